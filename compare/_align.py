@@ -132,20 +132,28 @@ def align(
     >>> align(a, b, torch.randn(3, 4)).headline
     '2 of 2 weights of B and 1 of 1 module outputs of A found; the outputs are the same'
     """
-    given = actual_args if actual_args is not None else args
-    other_kwargs = actual_kwargs if actual_kwargs is not None or actual_args is not None else kwargs
-    names = ModuleInfo.of(reference).parameters if isinstance(reference, nn.Module) else ()
-    shared = names if actual_args is None else ()
-    reference_source, actual_source = _source(reference, args, kwargs, ()), _source(actual, None, None, ())
+    reference_source, actual_source = _source(reference, args, kwargs), _source(actual, None, None)
     are_shared = actual_args is None and actual_kwargs is None
     are_programs = isinstance(reference_source, ProgramSource) and isinstance(actual_source, ProgramSource)
     if not (are_shared and are_programs):  # two programs are run alike
-        actual_source = _source(actual, given, other_kwargs, shared)
+        names = ModuleInfo.of(reference).parameters if isinstance(reference, nn.Module) else ()
+        parameters = names if actual_args is None else ()
+        given = args if actual_args is None else actual_args
+        actual_source = _source(actual, given, kwargs if are_shared else actual_kwargs, parameters)
     return align_sources(reference_source, actual_source, mapping=mapping, weights_only=weights_only, parts=parts)
 
 
-def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, parameters: Sequence[str]) -> Source:
-    """Return an implementation with its arguments; `parameters` are the names of those of an ONNX program."""
+def _source(
+    given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, parameters: Sequence[str] = ()
+) -> Source:
+    """Return an implementation with its arguments.
+
+    Args:
+        given: see `align`.
+        args: its positional arguments; see `align`.
+        kwargs: its keyword arguments.
+        parameters: what a module calls its positional arguments, if those of an ONNX program are made for it.
+    """
     has_arguments = args is not None or kwargs is not None
     args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.cpu, as_tensors((args, kwargs)))
     if isinstance(args, Mapping):
@@ -154,19 +162,19 @@ def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, 
         if has_arguments:
             return Subject.of(_on_cpu(given), () if args is None else args, kwargs)
         return NamedArrays.of_state(given.state_dict(), type(given).__name__)
+    if isinstance(given, Mapping):
+        return NamedArrays.of(given)
     if isinstance(given, str | os.PathLike):
         source = read_source(given)
     elif isinstance(given, Program | ir.Model | onnx.ModelProto):
         source = _program_source(given)
-    elif isinstance(given, Mapping):
-        return NamedArrays.of(given)
     else:
         kind = type(given).__name__
         raise CompareError(f"give a module, an ONNX program, a mapping of arrays, records or a path, not a {kind}")
-    if isinstance(source, ProgramSource) and has_arguments:
-        positional = () if args is None else args if isinstance(args, Sequence) else (args,)
-        return _with_inputs(source, argument_tensors(parameters, positional, kwargs or {}))
-    return source
+    if not isinstance(source, ProgramSource) or not has_arguments:
+        return source
+    positional = () if args is None else args if isinstance(args, Sequence) else (args,)
+    return _with_inputs(source, argument_tensors(parameters, positional, kwargs or {}))
 
 
 def _on_cpu(model: nn.Module) -> nn.Module:
@@ -256,16 +264,25 @@ def align_sources(
 
 
 def _has_only_weights(reference: Source, actual: Source) -> bool:
+    """Return whether weights are compared if a caller does not say: no implementation can be run, or one has no values.
+
+    A state dictionary has none; arrays of which nothing is known, as those of a mapping, have none beside each other or
+    a program without inputs.
+    """
     arrays = [side for side in (reference, actual) if isinstance(side, NamedArrays)]
     if any(side.arrays.keys() == side.weights for side in arrays):
         return True
     if arrays and any(isinstance(side, ProgramSource) and side.inputs is None for side in (reference, actual)):
         return True
-    return len(arrays) == len((reference, actual)) and not any(side.places for side in arrays)
+    return len(arrays) == 2 and not any(side.places for side in arrays)
 
 
 def _align_values(reference: Source, actual: Source, given: ValueMap, parts: Parts) -> Alignment:
-    """Align the values of two implementations of which at least one can be run."""
+    """Align the values of two implementations; see `align_sources`.
+
+    A program without inputs gets those of the other implementation. Two programs without inputs get drawn ones, and
+    are also judged as `compare_programs` judges them, unless only parts of the outputs are compared.
+    """
     remarks = []
     if isinstance(reference, ProgramSource) and isinstance(actual, ProgramSource) and actual.inputs is None:
         if not parts:
@@ -367,12 +384,10 @@ def _step_by_step(
         weights: the weights of B with the numbers of A; see `Execution.with_numbers`.
     """
     count = 0
-    while pairs.outputs.problems and count < len(pairs.found_in_reference):
-        if pairs.actual.execution.run_again is None:
-            break
+    can_run_again = pairs.actual.execution.run_again is not None
+    while can_run_again and pairs.outputs.problems and count < len(pairs.found_in_reference):
         count = len(pairs.found_in_reference)
-        side, actual_run = pairs.reference, pairs.actual.execution
-        again = None
+        side, actual_run, again = pairs.reference, pairs.actual.execution, None
         if side.second is not None and pairs.actual.second is not None:
             reference_again, again = run(_on_other_numbers(reference)), run(_on_other_numbers(actual))
             again = again.with_numbers(computed_tables(again, tables), weights)
@@ -393,6 +408,7 @@ def _runs(source: Runnable) -> tuple[Execution, Execution | None]:
 
 
 def _on_other_numbers(source: Runnable) -> Runnable:
+    """Return an implementation with other numbers in inputs of the same shapes."""
     if isinstance(source, ProgramSource):
         return replace(source, inputs=other_numbers(source.inputs), natives={})
     args, kwargs = other_numbers((source.args, dict(source.kwargs)))
@@ -409,6 +425,7 @@ def _compact(execution: Execution | None) -> Execution | None:
 
 
 def _remarks(pairs: Correspondence) -> Iterator[str]:
+    """Yield sentences on what may make values differ, or hard to tell apart, where both implementations are right."""
     sides = {"A": pairs.reference, "B": pairs.actual}
     unsure = [name for name, side in sides.items() if side.second is None]
     if unsure:
@@ -420,13 +437,9 @@ def _remarks(pairs: Correspondence) -> Iterator[str]:
     unknown = [name for name in pairs.actual.execution.graph.inputs if not pairs.owners.get(name)]
     if unknown:
         yield f"the input {unknown[0]!r} of B has numbers that no input of A has: give both the same ones"
-    ties = [
-        name
-        for name, value in pairs.reference.execution.values.items()
-        if name in pairs.reference.execution.graph.inputs
-        and value.numel() > 1
-        and bool((value == value.reshape(-1)[0]).all())
-    ]
+    reference = pairs.reference.execution
+    inputs = {name: item for name, item in reference.values.items() if name in reference.graph.inputs}
+    ties = [name for name, item in inputs.items() if item.numel() > 1 and bool((item == item.reshape(-1)[0]).all())]
     if ties:
         yield f"all numbers of the input {ties[0]!r} are equal: many values can't be told apart; use other inputs"
 

@@ -63,41 +63,43 @@ class _ComparedPrograms:
 
     @classmethod
     def of(cls, pair: ProgramPair) -> "_ComparedPrograms":
+        """Compare two programs."""
         return cls(compare_pair(pair), pair.graph, pair.pairs.by_value, pair.program.outputs)
 
 
 def _departures(alignment: Alignment, compared: _ComparedPrograms) -> Sequence[Departure]:
-    """Return where B leaves A: the nodes that are wrong by themselves, else the one of the first value that differs."""
+    """Return where B leaves A: the nodes that are wrong by themselves, else the one of the first value that differs.
+
+    If that node comes after some that could not be judged, those of them that leave A in float64 are returned instead.
+
+    Args:
+        alignment: the alignment in float64.
+        compared: the comparison of the programs, whose outcome decides.
+    """
     report = compared.report
     first = report.first_divergence
     if first is None:
         return ()
-    known = {departure.value: departure for departure in alignment.departures}
+    in_float64 = {departure.value: departure for departure in alignment.departures}
     graph = report.graphs[first.stage]
-    if {node.outputs[0] for node in graph.nodes if node.name in first.unjudged} & {*known}:
+    if any(node.outputs[0] in in_float64 for node in graph.nodes if node.name in first.unjudged):
         return alignment.departures
     rows = [row for row in report.introduced if row.stage == first.stage] or [first]
     nodes = ((graph.producer.get(row.value), row) for row in rows)
-    return [known.get(row.value) or _departure(compared, node, row) for node, row in nodes if node is not None]
+    return [in_float64.get(row.value) or _departure(compared, node, row) for node, row in nodes if node is not None]
 
 
 def _departure(compared: _ComparedPrograms, node: Node, row: Row) -> Departure:
     """Return a node of B that is wrong, with the node of A whose value it should compute."""
+    place = node.module or "", node.operator.name, node.source, row.value
+    after = [f"after {name}, which could not be judged" for name in row.unjudged]
     paired = compared.pairs.get(row.value)
     reference = None if paired is None else compared.reference.producer.get(paired.sources[0])
-    differing = [] if reference is None else [*other_settings(node, reference)]
-    differing += [f"after {name}, which could not be judged" for name in row.unjudged]
-    return Departure(
-        node.module or "",
-        node.operator.name,
-        node.source,
-        row.value,
-        reference_module=None if reference is None else reference.module or "",
-        reference_operator=None if reference is None else reference.operator.name,
-        reference_source=None if reference is None else reference.source,
-        note="; ".join([*differing, row.amount]),
-        reference_value=None if reference is None else reference.outputs[0],
-    )
+    if reference is None:
+        return Departure(*place, note="; ".join([*after, row.amount]))
+    reference_place = reference.module or "", reference.operator.name, reference.source
+    note = "; ".join([*other_settings(node, reference), *after, row.amount])
+    return Departure(*place, *reference_place, note, reference.outputs[0])
 
 
 def _problems(report: Report) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from glob import has_magic
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import nn
 
 from filch.steal import (
@@ -26,7 +27,7 @@ from filch.steal import (
 )
 from filch.steal.values._structure import structure
 
-from .alignment._value_map import ValueMap, load_value_map
+from .alignment._value_map import MappedValue, ValueMap, load_value_map
 from .common._complex import complex_as_real
 from .common._errors import CompareError
 from .engine._isolated_modules import with_isolated_modules
@@ -87,7 +88,7 @@ def diff(
     first, second = _opened(reference, layouts), _opened(actual, layouts)
     levels = levels_of(first) if tolerance is None else {}
     if model is None:
-        return _compared(first, second, tolerance, levels, mapping)
+        return _Comparison(first, second, tolerance, levels).result(mapping)
     name, module = _named(model, first)
     notes: list[str] = []
     if tolerance is None and not levels:
@@ -95,7 +96,7 @@ def diff(
         rerun.finish(lambda: repeat_calls(name, module, first))
         levels, problem = rerun.levels(first)
         notes += [f"values without a rounding level were judged by tolerance: {problem}"] if problem else []
-    result = _compared(first, second, tolerance, levels, mapping)
+    result = _Comparison(first, second, tolerance, levels).result(mapping)
     if mapping is not None:  # the modules of the second dump are other ones
         return replace(result, reasons=(*result.reasons, *notes))
     if isinstance(second, AssembledRecords):
@@ -107,24 +108,6 @@ def diff(
 
     rows, problems = with_isolated_modules(result.rows, second, name, module, compare)
     return replace(result, rows=rows, reasons=(*result.reasons, *notes, *problems))
-
-
-def _compared(
-    first: Records,
-    second: Records,
-    tolerance: float | Tolerance | None,
-    levels: Mapping[str, StoredLevel],
-    mapping: str | os.PathLike[str] | ValueMap | None,
-) -> DumpDiff:
-    """Compare two dumps; see `diff`."""
-    if isinstance(second, AssembledRecords):
-        return RankDiff(first, second, tolerance, levels).result()
-    if mapping is None:
-        rows = _rows(first, second, tolerance, levels)
-    else:
-        value_map = mapping if isinstance(mapping, ValueMap) else load_value_map(mapping)
-        rows = _mapped_rows(first, second, value_map, tolerance, levels)
-    return DumpDiff(first.source, second.source, tuple(rows))
 
 
 def _named(model: nn.Module | tuple[str, nn.Module], records: Records) -> tuple[str, nn.Module]:
@@ -148,59 +131,86 @@ def _opened(dumps: "Dumps", layouts: Layouts | None) -> Records:
     return restore(path) if Path(path).exists() or not has_magic(path) else assemble(path, layouts=layouts)
 
 
-def _rows(
-    first: Records, second: Records, tolerance: float | Tolerance | None, levels: Mapping[str, StoredLevel]
-) -> Iterator[DiffRow]:
-    """Yield the rows of the records of both dumps, and one row for each record that only one of them has."""
-    sizes = SummedSizes(first)
-    for key in first:
-        if key in second:
-            yield from value_rows(key, first[key], second[key], tolerance, levels=levels, sizes=sizes)
-        else:
-            yield from unmatched_rows(key, first[key], _SECOND)
-    for key in second:
-        if key not in first:
-            yield from unmatched_rows(key, second[key], "the first dump")
+@dataclass(frozen=True)
+class _Comparison:
+    """Compares two dumps; see `diff`.
 
-
-def _mapped_rows(
-    first: Records,
-    second: Records,
-    mapping: ValueMap,
-    tolerance: float | Tolerance | None,
-    levels: Mapping[str, StoredLevel],
-) -> Iterator[DiffRow]:
-    """Yield a row for each module output of the first dump that a mapping finds in the second one.
-
-    Outputs of the outermost modules, which are those of the model, have a row in any case.
+    Attributes:
+        first: the reference.
+        second: the dump to compare with it.
+        tolerance: see `compare`; it judges tensors without a level.
+        levels: the rounding levels of the tensors of the reference, by the record's label and the tensor's path.
     """
-    names = {key.name for key in first if key.kind == "O"}
-    others = {
-        f"{_called(key)}{path}": tensor
-        for key in second
-        if key.kind == "O"
-        for path, tensor in tensors(second[key]).items()
-    }
-    for key in first:
-        for path, tensor in tensors(first[key]).items() if key.kind == "O" else ():
-            mapped = mapping.values.get(f"{_called(key)}{path}")
-            if mapped is None:
-                if outermost(key.name, names) == key.name:
+
+    first: Records
+    second: Records
+    tolerance: float | Tolerance | None
+    levels: Mapping[str, StoredLevel]
+
+    def result(self, mapping: str | os.PathLike[str] | ValueMap | None) -> DumpDiff:
+        """Return the result; see `diff`."""
+        if isinstance(self.second, AssembledRecords):
+            return RankDiff(self.first, self.second, self.tolerance, self.levels).result()
+        value_map = load_value_map(mapping) if isinstance(mapping, str | os.PathLike) else mapping
+        rows = self._rows() if value_map is None else self._mapped_rows(value_map)
+        return DumpDiff(self.first.source, self.second.source, tuple(rows))
+
+    def _rows(self) -> Iterator[DiffRow]:
+        """Yield the rows of the records of both dumps, and one row for each record that only one of them has."""
+        first, second, sizes = self.first, self.second, SummedSizes(self.first)
+        for key in first:
+            if key in second:
+                yield from value_rows(key, first[key], second[key], self.tolerance, levels=self.levels, sizes=sizes)
+            else:
+                yield from unmatched_rows(key, first[key], _SECOND)
+        for key in second:
+            if key not in first:
+                yield from unmatched_rows(key, second[key], "the first dump")
+
+    def _mapped_rows(self, mapping: ValueMap) -> Iterator[DiffRow]:
+        """Yield a row for each module output of the first dump that a mapping finds in the second one.
+
+        Outputs of the outermost modules, which are those of the model, have a row in any case.
+        """
+        keys = [key for key in self.first if key.kind == "O"]
+        names = {key.name for key in keys}
+        others = {
+            f"{_called(key)}{path}": tensor
+            for key in self.second
+            if key.kind == "O"
+            for path, tensor in tensors(self.second[key]).items()
+        }
+        for key in keys:
+            for path, tensor in tensors(self.first[key]).items():
+                mapped = mapping.values.get(f"{_called(key)}{path}")
+                if mapped is not None:
+                    yield from self._mapped_row(key, path, tensor, mapped, others.get(mapped.place))
+                elif outermost(key.name, names) == key.name:
                     yield DiffRow(key, path, describe(tensor), "the mapping has no place for it", same=None)
-                continue
-            other = others.get(mapped.place)
-            if other is None:
-                yield DiffRow(key, path, describe(tensor), f"{_SECOND} does not have {mapped.place!r}")
-                continue
-            try:
-                own, part = complex_as_real(tensor), complex_as_real(other)
-                part = (part if mapped.layout is None else mapped.layout.select(part)).reshape(own.shape)
-            except (IndexError, RuntimeError):
-                yield DiffRow(
-                    key, path, describe(tensor), f"{mapped.place!r} is {describe(other)}, which has no such part"
-                )
-                continue
-            yield from value_rows(key, own, part, tolerance, place=path, levels=levels)
+
+    def _mapped_row(
+        self, key: Key, path: str, tensor: torch.Tensor, mapped: MappedValue, other: torch.Tensor | None
+    ) -> Iterator[DiffRow]:
+        """Yield the row of a module output of the first dump.
+
+        Args:
+            key: the key of its record.
+            path: its path in the record.
+            tensor: the output.
+            mapped: where it is in the second dump.
+            other: the tensor at that place; None if there is none.
+        """
+        if other is None:
+            yield DiffRow(key, path, describe(tensor), f"{_SECOND} does not have {mapped.place!r}")
+            return
+        try:
+            own, part = complex_as_real(tensor), complex_as_real(other)
+            part = (part if mapped.layout is None else mapped.layout.select(part)).reshape(own.shape)
+        except (IndexError, RuntimeError):
+            reason = f"{mapped.place!r} is {describe(other)}, which has no such part"
+            yield DiffRow(key, path, describe(tensor), reason)
+            return
+        yield from value_rows(key, own, part, self.tolerance, place=path, levels=self.levels)
 
 
 def _called(key: Key) -> str:
@@ -238,7 +248,7 @@ def value_rows(
         other_tensor, level = others.get(path), levels.get(key.label + place + path)
         size = partial(sizes.of, key, path, tensor.shape) if sizes is not None else float
         difference, is_rounding = compare_summed(other_tensor, tensor, size, tolerance=tolerance)
-        ratio = None
+        ratio = None  # of the difference to the rounding level
         if level is not None and level.reliable and other_tensor is not None and not difference.problem:
             ratio = level.ratio(tensor, other_tensor)
         reason = SUMMED if is_rounding and ratio is None else ""
@@ -263,7 +273,15 @@ def unmatched_rows(key: Key, value: Any, missing_from: str) -> tuple[DiffRow, ..
 def _without_numbers(
     key: Key, path: str, first: Skipped | Statistics, second: Skipped | Statistics | None, place: str
 ) -> DiffRow:
-    """Return the row of a tensor whose numbers were not stored; tensors with statistics are compared by those."""
+    """Return the row of a tensor whose numbers were not stored; tensors with statistics are compared by those.
+
+    Args:
+        key: the key of the record.
+        path: the path of the tensor in the record.
+        first: what the first dump has in place of the numbers.
+        second: what the second one has; None if it has the numbers or no such tensor.
+        place: what the second dump is called.
+    """
     if isinstance(first, Statistics) and isinstance(second, Statistics):
         same = first.content == second.content
         reason = "" if same else f"{describe(first)} is {describe(second)} in {place}"

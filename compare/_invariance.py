@@ -1,8 +1,9 @@
 """Check that a language model computes the same however it is called: with a cache, in batches, with padding."""
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -30,7 +31,8 @@ from .models._subject import Subject
 from .results._invariance import Invariance, InvarianceBreak, InvarianceRow, InvarianceVerdict
 from .runs._execution import Execution, line_of, run_model
 
-_LENGTH, _SEQUENCES = 24, 3
+_Check = Callable[[], InvarianceRow]
+_LENGTH, _SEQUENCES = 24, 3  # of the given tokens
 _REASON = 120  # characters
 _PARTS: tuple[Literal["attn", "experts"], ...] = ("attn", "experts")  # that transformers has implementations of
 
@@ -89,31 +91,39 @@ def check_invariance(
     subject = Subject.of(model, () if args is None else args, kwargs)
     tokens, others = given_tokens(subject, _SEQUENCES)
     tokens = tokens[:, :_LENGTH]
-    length = tokens.shape[1]
-    has_attention = hasattr(model, "set_attn_implementation")
-    others_of = attentions if has_attention else ()
-    given = relations(tokens, first=max(1, length // 4), filler=_filler(model), attentions=others_of)
-    chosen = [item for item in given if only is None or item.name in only]
-    others_on = {relation_on(item): item for item in (resolve_backend(item, None) for item in backends)}
+    count, length = tokens.shape
+    first = max(1, length // 4)
+    other_attentions = attentions if hasattr(model, "set_attn_implementation") else ()
+    given = relations(tokens, first=first, filler=_filler(model), attentions=other_attentions)
+    on_backends: dict[str, _Check] = {
+        relation_on(item): partial(decode_on, model, args, kwargs, item, tokens=length, bitwise=bitwise)
+        for item in (resolve_backend(backend, None) for backend in backends)
+    }
     caches = quantized_caches(model, quantized)
-    known = [*(item.name for item in given), *others_on, *caches]
+    known = [*(item.name for item in given), *on_backends, *caches]
     if unknown := {*(only or ())} - {*known}:
         raise CompareError(f"there is no relation {min(unknown)!r}; there are {', '.join(known)}")
-    checker = _RelationChecker(model, others, len(tokens), bitwise=bitwise)
+    checker = _RelationChecker(model, others, count, bitwise=bitwise)
+    checks: dict[str, _Check] = {item.name: partial(checker.check, item) for item in given}
+    for name, make in caches.items():
+        checks[name] = partial(check_quantized, name, make, model, tokens, others, first)
     with _with_visible_operations(model):
-        rows = []
-        for item in chosen:
-            with phase(f"checking {item.name}"):
-                rows.append(checker.check(item))
-        for name, make in caches.items():
-            if only is None or name in only:
-                with phase(f"checking {name}"):
-                    rows.append(check_quantized(name, make, model, tokens, others, max(1, length // 4)))
-    for name, backend in others_on.items():
+        rows = [*_rows(checks, only)]
+    rows += _rows(on_backends, only)
+    return Invariance(type(model).__name__, count, length, bitwise, tuple(rows))
+
+
+def _rows(checks: Mapping[str, _Check], only: Collection[str] | None) -> Iterator[InvarianceRow]:
+    """Check relations, and yield the verdict on each.
+
+    Args:
+        checks: by the names of the relations.
+        only: the names of those to check; None for all.
+    """
+    for name, check in checks.items():
         if only is None or name in only:
             with phase(f"checking {name}"):
-                rows.append(decode_on(model, args, kwargs, backend, tokens=length, bitwise=bitwise))
-    return Invariance(type(model).__name__, len(tokens), length, bitwise, tuple(rows))
+                yield check()
 
 
 def _sizes(model: nn.Module) -> set[int]:
@@ -125,6 +135,7 @@ def _sizes(model: nn.Module) -> set[int]:
 
 
 def _filler(model: nn.Module) -> int:
+    """Return the token to pad sequences with: that of the model's settings, else 0."""
     padding = getattr(getattr(model, "config", None), "pad_token_id", None)
     return padding if isinstance(padding, int) and padding >= 0 else 0
 
@@ -139,10 +150,15 @@ def _with_visible_operations(model: nn.Module) -> Iterator[None]:
         yield
 
 
+def _attention(model: nn.Module, name: str) -> contextlib.AbstractContextManager[None]:
+    """Let a model use an attention implementation; `""` for the one that it has."""
+    return implementation(model, "attn", name) if name else contextlib.nullcontext()
+
+
 def _unsupported_attention(model: nn.Module, name: str) -> str:
     """Return why a model can't use an attention implementation; `""` if it can or if no name is given."""
     try:
-        with implementation(model, "attn", name) if name else contextlib.nullcontext():
+        with _attention(model, name):
             return ""
     except CompareError as error:
         return str(error)
@@ -150,7 +166,14 @@ def _unsupported_attention(model: nn.Module, name: str) -> str:
 
 @dataclass
 class _RelationChecker:
-    """Runs plans and compares them; reference runs are kept for the next relation."""
+    """Runs plans and compares them; reference runs are kept for the next relation.
+
+    Attributes:
+        model: the language model.
+        others: its arguments besides tokens, masks, positions and caches.
+        count: the number of sequences.
+        bitwise: see `check_invariance`.
+    """
 
     model: nn.Module
     others: Mapping[str, Any]
@@ -178,6 +201,7 @@ class _RelationChecker:
             release_memory()
 
     def _checked(self, relation: Relation, reference: PositionedRun) -> InvarianceRow:
+        """Return the verdict on a relation that the model supports; see `check`."""
         run = self._run(relation.plan, relation.attention)
         found = mismatches(reference, run, RELATIVE)
         if any(name not in found for name in run.judged_logits):
@@ -193,13 +217,16 @@ class _RelationChecker:
         return InvarianceRow(relation.name, "holds", difference, compared=len(found))
 
     def _decoder(self, plan: Plan) -> Decoder:
+        """Return what calls the model as a plan says."""
         return Decoder(self.model, plan, self.others, self.count)
 
     def _run(self, plan: Plan, attention: str = "", *, native: bool = False) -> PositionedRun:
-        with implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
+        """Run a plan in float64, or in the model's own dtypes, with an attention implementation; `""` for the usual."""
+        with _attention(self.model, attention):
             return PositionedRun(run_model(self._decoder(plan), (), {}, native=native), plan)
 
     def _reference(self, relation: Relation, *, native: bool) -> PositionedRun:
+        """Return the run of a relation's reference, which others may share; see `_run`."""
         key = id(relation.reference), native
         if key not in self._references:
             self._references[key] = self._run(relation.reference, native=native)
@@ -226,7 +253,7 @@ class _RelationChecker:
 
     def _native_logits(self, plan: Plan, attention: str) -> dict[tuple[int, int], torch.Tensor]:
         """Return the logits by sequence and position: float64 in the shape [words]."""
-        with torch.no_grad(), implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
+        with torch.no_grad(), _attention(self.model, attention):
             results = self._decoder(plan)()
         return {
             (sequence, int(call.positions[row, column])): logits[row, column].double()
@@ -254,6 +281,7 @@ class _RelationChecker:
 
 
 def _break_at(execution: Execution, node: Node, found: Mismatches) -> InvarianceBreak | None:
+    """Return where a relation breaks at a node; None if no result of it was compared, or all are right."""
     mismatch = next((item for name in node.outputs if (item := found.get(name)) is not None), None)
     if mismatch is None:
         return None

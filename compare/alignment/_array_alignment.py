@@ -1,10 +1,9 @@
 """Align implementations of which one, or both, are named arrays; or their weights alone."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
-from filch.export import Graph, Value
+from filch.export import Graph, Node, Value
 from filch.export.common._memory import release_memory
 from filch.steal import phase
 
@@ -25,10 +24,11 @@ from ..pairing._outputs import (
 )
 from ..pairing._rounding import FINEST, RoundingLevels, assumed, measured
 from ..pairing._values import ValueSide
-from ..pairing._weight_map import Tensors, WeightMap, match_weights, not_compared
+from ..pairing._weight_map import WeightMap, match_weights, not_compared
 from ..rendering._outcome import Gap
+from ..rendering._words import listed
 from ..results._alignment import AlignedArray, Alignment, Departure
-from ..runs._execution import Execution, Output, label_of, run_model
+from ..runs._execution import Execution, Output, Tensors, label_of, run_model
 from ..runs._program_run import ProgramSource, run_program
 from ._arrays import NamedArrays
 from ._named_values import Leaving, leaving
@@ -71,7 +71,9 @@ def align_weights(reference: Source, actual: Source) -> Alignment:
         name_of(actual),
         (*aligned,),
         weights.unused,
-        *((), (), ()),
+        values=(),
+        departures=(),
+        missing=(),
         wrong_outputs=(*wrong,),
         remarks=(*remarks,),
         compared="weights",
@@ -81,8 +83,10 @@ def align_weights(reference: Source, actual: Source) -> Alignment:
 
 
 def _graph_of(name: str, weights: Tensors) -> Graph:
+    """Return a graph of a name that has weights and nothing else."""
     values = {
-        name: Value(name, str(item.dtype).removeprefix("torch."), tuple(item.shape)) for name, item in weights.items()
+        weight: Value(weight, str(item.dtype).removeprefix("torch."), tuple(item.shape))
+        for weight, item in weights.items()
     }
     return Graph(name, (), (), tuple(weights), (), values)
 
@@ -135,8 +139,8 @@ def _wrong_weights(weights: WeightMap, reference: Tensors, actual: Tensors, *, c
     """
     changed = other_weights(weights, reference, actual)
     yield from map(str, changed)
-    known = {item.name for item in changed}
-    yield from (f"the weight {name!r} of B is no weight of A" for name in weights.missing if name not in known)
+    reported = {item.name for item in changed}
+    yield from (f"the weight {name!r} of B is no weight of A" for name in weights.missing if name not in reported)
     if complete:
         used = {item.counterpart for item in changed}
         yield from (f"the weight {name!r} of A is not in B" for name in weights.unused if name not in used)
@@ -166,25 +170,18 @@ def align_arrays(reference: Source, actual: Source, given: ValueMap, parts: Part
     with phase("matching values"):
         pairs = Correspondence(reference_side, actual_side, weights)
         result = alignment(pairs, (), (), (), given)
-    if are_of_b:
-        left = leaving(actual_side, pairs.found_in_reference, reference_side, pairs.found_in_actual, pairs.owners)
-    else:
-        left = leaving(
-            reference_side, pairs.found_in_actual, actual_side, pairs.found_in_reference, _inverse(pairs.owners)
-        )
+    left = leaving(pairs, are_of_actual=are_of_b)
+    judged = _judged_outputs(reference, actual, reference_side, actual_side)
+    are_unsaved = are_of_b and _are_unsaved(judged, pairs)
+    lost = [item for item in judged.judged if item.problem and are_unsaved]
     wrong = [*_wrong_weights(weights, reference_side.execution.weights, actual_side.execution.weights, complete=False)]
     wrong += _wrong_arrays(left, *("BA" if are_of_b else "AB"))
-    judged = _judged_outputs(reference, actual, reference_side, actual_side)
-    accounted = pairs.found_in_reference if are_of_b else pairs.found_in_actual
-    are_unsaved = are_of_b and _are_unsaved(judged, pairs)
-    lost = [item.reference for item in judged.judged if item.problem] if are_unsaved else []
-    gaps = [*gaps_of(judged, actual_side.execution)]
-    gaps += [Gap(output_name(item), "no array of B has its numbers") for item in lost]
     wrong += [] if wrong or lost else judged.problems
-    are_two = isinstance(reference, NamedArrays) and isinstance(actual, NamedArrays)
-    if are_two and not wrong and accounted.isdisjoint(arrays.recognizable):
+    are_two = isinstance(reference, NamedArrays) and are_of_b
+    if are_two and not wrong and pairs.found_in_reference.isdisjoint(arrays.recognizable):
         wrong.append("no array has enough different numbers to be compared")
-    departures = () if left.first is None else (_departure(left),)
+    departures = () if left.first is None else (_departure(left.first, left.node),)
+    unsaved = (Gap(output_name(item.reference), "no array of B has its numbers") for item in lost)
     return replace(
         result,
         departures=departures if are_of_b else (),
@@ -193,7 +190,7 @@ def align_arrays(reference: Source, actual: Source, given: ValueMap, parts: Part
         remarks=(*_remarks(left, arrays), *remarks_on(judged, with_further=False)),
         compared="arrays",
         outputs=(*outputs_of(judged, reference_side.execution, actual_side.execution),),
-        gaps=(*gaps,),
+        gaps=(*gaps_of(judged, actual_side.execution), *unsaved),
         arrays=(*_arrays(pairs),) if are_of_b else (),
     )
 
@@ -215,15 +212,17 @@ def _judged_outputs(
     """
 
     def equal(output: Output, array: Output, layout: Layout) -> bool:
-        names = output.result, array.result
-        side, whole = (reference_side, True) if reference_side.levels is not None else (actual_side, False)
-        value, name = names if whole else names[::-1]
+        """Whether an output of A is one of B: by rounding, where the levels of one side are known, else exactly."""
+        side, value, other = reference_side, output.result, array.result
+        if side.levels is None:
+            side, value, other = actual_side, array.result, output.result
         key = value.value if value.value in side.execution.graph.inputs else value.key
         numbers = array.tensor.reshape(-1), in_order(layout, output.tensor)
         are_floats = numbers[0].is_floating_point() and numbers[1].is_floating_point() and numbers[0].numel()
-        if not are_floats or side.levels is None or not side.levels.are_known(key, name.value):
+        if not are_floats or side.levels is None or not side.levels.are_known(key, other.value):
             return have_equal_numbers(*numbers)
-        return have_same_kinds(*numbers) and side.levels.explain(key, name.value, layout, whole_array=whole)
+        is_whole = side is reference_side
+        return have_same_kinds(*numbers) and side.levels.explain(key, other.value, layout, whole_array=is_whole)
 
     judged = judge_outputs(reference_side.execution, actual_side.execution, equal=equal)
     if not isinstance(reference, NamedArrays) or reference.has_results:
@@ -235,24 +234,28 @@ def _judged_outputs(
 
 
 def _sides(reference: Source, actual: Source, parts: Parts) -> tuple[ValueSide, ValueSide, WeightMap]:
-    """Return the two sides, and which weights correspond."""
-    if not isinstance(reference, NamedArrays):
-        if not isinstance(actual, NamedArrays):
-            raise TypeError("two modules are compared by their operations")
-        run = _run(reference)
-        weights = actual.weights_among(run)
-        arrays = actual.execution(weights.by_weight)
-        return _measured(run, actual, arrays, parts=parts), ValueSide(arrays), weights
-    if not isinstance(actual, NamedArrays):
-        run = _run(actual)
-        arrays = reference.execution(reference.weights_among(run).by_weight)
-        side = _measured(run, reference, arrays)
-        weights = match_weights(arrays.weights, run.weights) if arrays.weights else WeightMap(())
-        return ValueSide(arrays), side, weights
-    first, second = reference.execution(reference.weights), actual.execution(actual.weights)
-    units = actual.units(second.values), reference.units(first.values)
-    levels = RoundingLevels(assumed(first.values), second.values, *units)
-    return ValueSide(first, levels=levels), ValueSide(second), match_weights(first.weights, second.weights)
+    """Return the values of A and of B, and which weights correspond.
+
+    Where an implementation runs beside arrays of a lower precision than float64, its side has rounding levels, which
+    tell how far the arrays may be from it. Of two sides of arrays, A has assumed levels.
+    """
+    if isinstance(reference, NamedArrays) and isinstance(actual, NamedArrays):
+        first, second = reference.execution(reference.weights), actual.execution(actual.weights)
+        units = actual.units(second.values), reference.units(first.values)
+        levels = RoundingLevels(assumed(first.values), second.values, *units)
+        return ValueSide(first, levels=levels), ValueSide(second), match_weights(first.weights, second.weights)
+    runnable, named = (actual, reference) if isinstance(reference, NamedArrays) else (reference, actual)
+    if isinstance(runnable, NamedArrays) or not isinstance(named, NamedArrays):
+        raise TypeError("two modules are compared by their operations")
+    with phase("running in float64"):
+        execution = run(runnable)
+    weights = named.weights_among(execution)
+    arrays = named.execution(weights.by_weight)
+    side = _measured(execution, named, arrays, parts=parts)
+    if named is actual:
+        return side, ValueSide(arrays), weights
+    weights = match_weights(arrays.weights, execution.weights) if arrays.weights else WeightMap(())
+    return ValueSide(arrays), side, weights
 
 
 def run(source: Runnable) -> Execution:
@@ -269,15 +272,15 @@ def run(source: Runnable) -> Execution:
     return execution
 
 
-def _run(source: Runnable) -> Execution:
-    with phase("running in float64"):
-        return run(source)
+def _measured(run: Execution, arrays: NamedArrays, execution: Execution, *, parts: Parts) -> ValueSide:
+    """Return the side of what was run; for arrays of a lower precision than float64, with the levels of its values.
 
-
-def _measured(
-    run: Execution, arrays: NamedArrays, execution: Execution, *, parts: Parts = MappingProxyType({})
-) -> ValueSide:
-    """Return the side of what was run; for arrays of a lower precision than float64, with the levels of its values."""
+    Args:
+        run: the implementation that was run.
+        arrays: the arrays of the other one.
+        execution: the same as an execution.
+        parts: what the arrays have of outputs; see `align`.
+    """
     units = arrays.units(execution.values)
     if max(units.values(), default=0.0) < FINEST or run.noisy is None:
         return ValueSide(with_parts(run, parts))
@@ -295,14 +298,6 @@ def _measured(
     return ValueSide(run, levels=RoundingLevels(truths, execution.values, units))
 
 
-def _inverse(owners: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for name, items in owners.items():
-        for item in items:
-            found.setdefault(item, set()).add(name)
-    return found
-
-
 def _wrong_arrays(left: Leaving, side: str, other: str) -> Iterator[str]:
     """Yield a sentence if arrays of a side, `"A"` or `"B"`, have numbers that no value of the other side has."""
     if left.first is not None:
@@ -316,12 +311,14 @@ def _wrong_arrays(left: Leaving, side: str, other: str) -> Iterator[str]:
         )
 
 
-def _departure(left: Leaving) -> Departure:
-    module = None if left.node is None else left.node.module or ""
-    return Departure(left.first or "", "array", None, left.first or "", module, None, None, _NOTE)
+def _departure(array: str, node: Node | None) -> Departure:
+    """Return an array at which its implementation leaves the other one, and the operation of that, if it is known."""
+    module = None if node is None else node.module or ""
+    return Departure(array, "array", None, array, module, None, None, _NOTE)
 
 
 def _remarks(left: Leaving, arrays: ValueSide) -> Iterator[str]:
+    """Yield sentences on arrays that are not judged."""
     if left.excused:
         yield f"nothing wrong depends on {_listed(left.excused)}, which the other implementation does not compute"
     plain = [name for name in arrays.execution.values if name not in arrays.recognizable]
@@ -330,8 +327,8 @@ def _remarks(left: Leaving, arrays: ValueSide) -> Iterator[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _MOST} more arrays" if len(names) > _MOST else ""
-    return ", ".join(map(repr, names[:_MOST])) + rest
+    """Return names of arrays for a sentence."""
+    return listed([*map(repr, names)], _MOST, " and {} more arrays")
 
 
 def _arrays(pairs: Correspondence) -> Iterator[AlignedArray]:

@@ -20,10 +20,9 @@ from ..common._plain_tensors import plain_tensors
 from ..models._gguf import GgufWeights, Quantized
 from ..pairing._folded import folded_weights
 from ..pairing._weight_map import WeightMap, match_weights
-from ..runs._execution import Execution, Output
+from ..runs._execution import Execution, Output, Tensors
 from ._weight_verdict import other_weights
 
-Tensors = Mapping[str, torch.Tensor]
 _PRECISIONS = (torch.bfloat16, torch.float16, torch.float32)
 _VARIED = 64  # different numbers that show the precision in which they were computed
 
@@ -101,21 +100,18 @@ class NamedArrays:
             weights: the names of those that are weights.
         """
         weight_names = [name for name in self.arrays if name in weights]
-        values = {name: tensor for name, tensor in self.arrays.items() if name not in weight_names}
+        values = {name: in_float64(complex_as_real(item)) for name, item in self.arrays.items() if name not in weights}
         places = self.places or {}
         returned = {name: path for name, (module, path) in places.items() if not module and name in values}
-        returned = returned or dict(zip(values, values, strict=True))
+        returned = returned or {name: name for name in values}
         described = {name: Value(name, str(item.dtype)[6:], tuple(item.shape)) for name, item in self.arrays.items()}
         return Execution(
             self.name,
             Graph(self.name, tuple(values), (), tuple(weight_names), (), described),
-            {name: in_float64(complex_as_real(tensor)) for name, tensor in values.items()},
+            values,
             {name: self.arrays[name] for name in weight_names},
             tuple(ModuleOutput(*places.get(name, (name, "")), name) for name in values),
-            outputs=tuple(
-                Output(RunResult("returned", path, name), in_float64(complex_as_real(values[name])))
-                for name, path in returned.items()
-            ),
+            outputs=tuple(Output(RunResult("returned", path, name), values[name]) for name, path in returned.items()),
         )
 
     @property
@@ -152,12 +148,13 @@ def _unit(tensor: torch.Tensor) -> float:
 
 
 def _flat(arrays: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the arrays of nested mappings and lists as tensors, by their keys and indices with `.` between them."""
     for key, item in arrays.items():
         name = f"{prefix}{key}"
         if isinstance(item, Mapping):
             yield from _flat(item, f"{name}.")
         elif isinstance(item, list | tuple):
-            yield from _flat(dict(zip(map(str, range(len(item))), item, strict=True)), f"{name}.")
+            yield from _flat({str(index): entry for index, entry in enumerate(item)}, f"{name}.")
         elif item is not None:
             found = [*tensors(as_tensors(item)).values()]
             if len(found) != 1:
@@ -178,6 +175,7 @@ def as_tensors(value: Any) -> Any:
 
 
 def _as_tensor(item: Any) -> Any:
+    """Return an array of another package as a tensor, and anything else as it is."""
     if isinstance(item, torch.Tensor | np.generic) or not hasattr(item, "__array__"):
         return item
     try:

@@ -29,16 +29,18 @@ def coarser_operations(pairs: Correspondence, owners: Mapping[str, frozenset[str
     origins: dict[str, Node] = {}  # the operation that rounds each value to its dtype
     found: dict[tuple[str, str | None], Suspect] = {}  # one for each line of code
     for node in actual.graph.nodes:
-        before = max(node.reads, key=lambda read: units.get(read, 0.0), default="")
+        coarsest_read = max(node.reads, key=lambda read: units.get(read, 0.0), default="")
         for name in node.outputs:
-            origin = node if units.get(name, 0.0) > units.get(before, 0.0) else origins.get(before)
-            if origin is not None:
-                origins[name] = origin
-            items = sorted(item for item in owners.get(actual.roots[name], ()) if item in reference.units)
-            is_judged = moved_value(node) is None or name in actual.graph.outputs
-            if origin is None or code_of(origin) in found or not items or not is_judged:
+            is_coarser = units.get(name, 0.0) > units.get(coarsest_read, 0.0)
+            origin = node if is_coarser else origins.get(coarsest_read)
+            if origin is None:
                 continue
-            finest = max(items, key=reference.units.__getitem__)
+            origins[name] = origin
+            equal = sorted(item for item in owners.get(actual.roots[name], ()) if item in reference.units)
+            is_judged = moved_value(node) is None or name in actual.graph.outputs
+            if code_of(origin) in found or not equal or not is_judged:
+                continue
+            finest = max(equal, key=reference.units.__getitem__)
             if units[name] > _FACTOR * max(reference.units[finest], usual):
                 coarse, fine = actual.graph.values[origin.outputs[0]].dtype, reference.graph.values[finest].dtype
                 note = f"rounds to {coarse}, where A has {fine}"

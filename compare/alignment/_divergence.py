@@ -8,6 +8,11 @@ What is behind the first of them is wrong because of it. To judge it by itself, 
 reads a weight of A gets A's numbers as its operand; later differences then show wherever they are. As the order of some
 operands is guessed, B runs once more, with A's numbers for the results of what was found alone: a later difference
 counts if it is there after the earlier ones have been repaired.
+
+Terms: numbers are forced if those who read a value of B get A's in its place. The owners of a value of B are the values
+of A that have its numbers. The root of a value is the one from which it was only moved, by a reshape or a transpose,
+say. Anchors are operations of B and A that read the same weight; their operands are what they read besides. The peers
+of an operation are the same operation of other layers.
 """
 
 import re
@@ -52,25 +57,34 @@ class DivergenceSearch:
         wrong = self._pairs.wrong_outputs
         if not wrong:
             return [*self._last_steps(), *self._misplacing()]
-        before = self._run.found
-        if self._actual.run_again is not None:
+        before, can_run_again = self._run.found, self._actual.run_again is not None
+        if can_run_again:
             self._force_operands()
             self._force_residual_sums()  # now most layers are right
         steps = self._other_steps()
         first = self._likeliest(self._actual.first_wrong(wrong, judged=steps.recognizable, found=before))
         found = {node.name: self._suspect(node, steps) for node in first}
-        if self._actual.run_again is not None:
-            for item in found.values():
-                self._force_result(item)
-            while (suspect := self._next(self._run.run_again(), found)) is not None and len(found) < _MOST:
-                found[suspect.node.name] = suspect
-                self._force_result(suspect)
-            operands = Operands(self._pairs, self._run.found, self._run.operands)
-            found = {name: self._explained(suspect, operands) for name, suspect in found.items()}
+        if can_run_again:
+            self._add_later(found)
         indices = self._actual.graph.node_indices
         ordered = self._still_wrong(sorted(found.values(), key=lambda suspect: indices[suspect.node.name]))
+        # One for each place: the first one.
         places = {suspect.place.name: suspect for suspect in reversed(self._without_further_readers(ordered))}
-        return [*[*places.values()][::-1], *self._misplacing()]
+        return [*reversed(places.values()), *self._misplacing()]
+
+    def _add_later(self, found: dict[str, Suspect]) -> None:
+        """Repair the suspects that were found, and add those that show then; explain all by the last run.
+
+        Args:
+            found: suspects by the names of their operations.
+        """
+        for item in found.values():
+            self._force_result(item)
+        while (suspect := self._next(self._run.run_again(), found)) is not None and len(found) < _MOST:
+            found[suspect.node.name] = suspect
+            self._force_result(suspect)
+        operands = Operands(self._pairs, self._run.found, self._run.operands)
+        found.update({name: self._explained(suspect, operands) for name, suspect in found.items()})
 
     def coarser(self) -> list[Suspect]:
         """Return the operations of B that round to a coarser dtype than A, also behind those at which B leaves A.
@@ -83,7 +97,7 @@ class DivergenceSearch:
         """Return the operations of A whose results B lacks, although B has what they are computed from."""
         if not self._pairs.outputs.problems:
             return []
-        found = {*self._pairs.found_in_actual}
+        found = self._pairs.found_in_actual
         outputs = dict.fromkeys(self._reference.roots[name] for name in self._reference.graph.outputs)
         seeds = [name for name in outputs if name in self._pairs.reference.recognizable and name not in found]
         steps = OtherSteps(self._pairs.reference, found, frozenset(), self._counterparts.peers_of_reference)
@@ -104,14 +118,13 @@ class DivergenceSearch:
             root = self._actual.roots[name]
             if name == root and root not in self._pairs.unfinished_outputs:
                 yield from self._taking_a_part(root)
-            moves = []
+            moves = []  # from the output to its root
             while (node := self._actual.graph.producer.get(name)) is not None and name != root:
                 moves.append(node)
                 name = moved_value(node) or root
             sizes = [size_of(self._actual, node.outputs[0]) for node in moves]
-            if moves:  # the one that leaves as few numbers as the last one
-                node = moves[max(index for index, size in enumerate(sizes) if size == sizes[0])]
-                yield Suspect(node, node)
+            first_of_size = [node for node, size in zip(moves, sizes, strict=True) if size == sizes[0]][-1:]
+            yield from (Suspect(node, node) for node in first_of_size)
 
     def _taking_a_part(self, name: str) -> Iterator[Suspect]:
         """Yield the operation of B that reads whole values of A, and whose result is a part of what A computes of them.
@@ -125,7 +138,7 @@ class DivergenceSearch:
         while (node := self._actual.graph.producer.get(name)) is not None:
             owners = sorted(self._run.owners_of(name) & producers.keys())
             steps = [producers[owner] for owner in owners]  # of A, which compute the whole value
-            read_by_reference = {self._reference.roots[read] for step in steps for read in step.reads}
+            read_by_reference = {root for step in steps for root in self._reference.roots_read_by(step)}
             parts = [
                 root
                 for root in self._run.roots(node)
@@ -147,17 +160,17 @@ class DivergenceSearch:
         """Let each operation that reads a weight of A read A's operand, where B's is not known to be right."""
         run = self._run
         for anchor in self._pairs.anchors:
-            if anchor.folded and anchor.node.operator.kind == "matmul":  # A's operand may have the factor
-                continue
-            if self._counterparts.is_odd(anchor):  # A's operand may be that of another layer
-                continue
-            if run.is_right(anchor.operand) or self._is_confirmed(anchor) or anchor.operand in run.routed:
+            name = anchor.operand
+            may_have_factor = anchor.folded and anchor.node.operator.kind == "matmul"  # which A's operand has, then
+            may_be_of_other_layer = self._counterparts.is_odd(anchor)
+            is_right = run.is_right(name) or self._is_confirmed(anchor)
+            if may_have_factor or may_be_of_other_layer or is_right or name in run.routed or name in run.forced:
                 continue
             number = self._operands.expected(anchor)
-            if number is not None and anchor.operand not in run.forced:
-                run.forced[anchor.operand] = number
+            if number is not None:
+                run.forced[name] = number
                 if self._operands.is_guessed(anchor):
-                    run.guessed[anchor.operand] = self._operands.reference[anchor.reference_operand]
+                    run.guessed[name] = self._operands.reference[anchor.reference_operand]
 
     def _force_residual_sums(self) -> None:
         """Put A's numbers in place of the sums from which B computes operands, and run B.
@@ -166,7 +179,7 @@ class DivergenceSearch:
         wrong one, all values would be wrong.
         """
         run = self._run
-        sums: dict[str, list[Anchor]] = {}
+        sums: dict[str, list[Anchor]] = {}  # for each forced sum, the operations that read what is computed from it
         for anchor in self._pairs.anchors:
             reference = residual_sum(self._reference, anchor.reference_operand)
             actual = residual_sum(self._actual, anchor.operand)
@@ -183,7 +196,7 @@ class DivergenceSearch:
         for name in wrong:
             del run.forced[name]
         if wrong:
-            run.run_again()
+            run.run_again()  # without them
 
     def _is_right_with_operand(self, anchor: Anchor) -> bool:
         """Whether the operand that B computes in the last run is A's, or the result is."""
@@ -221,11 +234,11 @@ class DivergenceSearch:
 
     def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
         """Return the first suspect that explains a wrong value which those that were found do not explain."""
-        order, steps, run = self._actual.graph.node_indices, self._other_steps(), self._run
-        for name in sorted(wrong, key=lambda name: order[self._actual.graph.producer[name].name]):
+        steps, run, indices = self._other_steps(), self._run, self._actual.graph.node_indices
+        for name in sorted(wrong, key=lambda name: indices[self._actual.graph.producer[name].name]):
             first = self._actual.first_wrong([name], judged=steps.recognizable, found=run.found, forced=run.forced)
-            if any(node.name in found for node in first):  # which may explain it; others need evidence of their own
-                lines = {code_of(node) for node in first if node.name in found}
+            lines = {code_of(node) for node in first if node.name in found}
+            if lines:  # what was found may explain it; others need evidence of their own
                 first = [
                     node for node in first if code_of(node) not in lines and self._counterparts.has_right_peer(node)
                 ]
@@ -256,24 +269,35 @@ class DivergenceSearch:
         return frozenset(anchor.node.name for anchor in self._pairs.anchors if anchor.folded)
 
     def _suspect(self, node: Node, steps: OtherSteps) -> Suspect:
+        """Return the suspect for an operation that computes something wrong from right values."""
         return self._explained(Suspect(node, steps.to_blame(node), self._counterparts.of(node)), self._operands)
 
     def _explained(self, suspect: Suspect, operands: Operands) -> Suspect:
-        """Return a suspect with what can be said of it."""
-        node, owners = suspect.node, self._run.owners
-        note = suspect.note or difference_of(self._pairs, operands, owners, node, suspect.reference)
+        """Return a suspect with the operation to show for it and what is wrong there, as far as that is known."""
+
+        def difference(node: Node, reference: Node | None) -> str:
+            return difference_of(self._pairs, operands, self._run.owners, node, reference)
+
+        node = suspect.node
         misplacing = misplacing_node(self._pairs, operands, node)
-        place, odd = misplacing or suspect.place, odd_weight(self._pairs, node)
-        if misplacing is None and odd is not None:
-            place, note = odd.node, difference_of(self._pairs, operands, owners, odd.node, odd.reference)
-        elif misplacing is None and (idle := idle_node(self._pairs, node)) is not None:
-            place, note = idle, difference_of(self._pairs, operands, owners, idle, self._counterparts.of(idle))
-        elif misplacing is None and (copied := copy_in_place_of_step(self._pairs, node)) is not None:
-            place, step = copied
-            note = f"copies what it reads, where A goes on with {label_of(self._reference, step.outputs[0])}"
-        return replace(suspect, place=place, note=note)
+        if misplacing is None:  # what the operation reads may be wrong although its numbers are A's
+            if (odd := odd_weight(self._pairs, node)) is not None:
+                return replace(suspect, place=odd.node, note=difference(odd.node, odd.reference))
+            if (idle := idle_node(self._pairs, node)) is not None:
+                return replace(suspect, place=idle, note=difference(idle, self._counterparts.of(idle)))
+            if (copied := copy_in_place_of_step(self._pairs, node)) is not None:
+                copy, step = copied
+                label = label_of(self._reference, step.outputs[0])
+                return replace(suspect, place=copy, note=f"copies what it reads, where A goes on with {label}")
+        note = suspect.note or difference(node, suspect.reference)
+        return replace(suspect, place=misplacing or suspect.place, note=note)
 
     def _other_steps(self) -> OtherSteps:
+        """Return the values of the last run that A does not have.
+
+        Operands must be right whose operations return numbers of A, and products of weights of A that B computes from
+        right values.
+        """
         run = self._run
         sure = [anchor.operand for anchor in self._pairs.anchors if self._has_right_operand(anchor)]
         sure += [node.outputs[0] for node in self._products if all(map(run.is_right, run.roots(node)))]
@@ -303,9 +327,7 @@ class DivergenceSearch:
         result, actual = node.outputs[0], self._actual
         yield result
         for user in actual.readers.get(result, ()):
-            if user.operator.rounding == "addition" and all(
-                root in (result, *actual.weights) for root in self._run.roots(user)
-            ):
+            if user.operator.rounding == "addition" and {result, *actual.weights}.issuperset(self._run.roots(user)):
                 yield user.outputs[0]
 
     @cached_property
@@ -336,7 +358,8 @@ class DivergenceSearch:
             is_right = is_computed and run.is_right(suspect.node.outputs[0])
             peers = {peer.name for peer in self._counterparts.peers[suspect.node.name]}
             is_like_others = not peers.isdisjoint(item.node.name for item in wrong)
-            if run.forced and (is_right or (run.found.issuperset(run.outputs) and not is_like_others)):
+            is_without_effect = run.found.issuperset(run.outputs) and not is_like_others
+            if run.forced and (is_right or is_without_effect):
                 continue
             wrong.append(suspect)
             if self._repair(suspect, operands):
@@ -364,25 +387,29 @@ class DivergenceSearch:
             if name in operands:
                 forced[name] = operands[name]
                 continue
-            users = [user for output in item.node.outputs for user in self._actual.graph.consumers.get(output, ())]
-            users = [user for user in users if _layer(user) == _layer(suspect.node) and user.name not in seen]
-            pending += [Suspect(user, user, self._counterparts.in_layer(user)) for user in users]
-            seen.update(user.name for user in users)
+            for user in (user for output in item.node.outputs for user in self._actual.graph.consumers.get(output, ())):
+                if _layer(user) == _layer(suspect.node) and user.name not in seen:
+                    seen.add(user.name)
+                    pending.append(Suspect(user, user, self._counterparts.in_layer(user)))
         return len(forced) > count
 
     def _without_further_readers(self, suspects: Sequence[Suspect]) -> list[Suspect]:
-        """Return suspects, with one in place of several that read the value before a step of A which B lacks."""
+        """Return suspects, with one in place of several that read the value before a step of A which B lacks.
+
+        All that A computes from the value has to be missing, or the readers have to be one line of code: parts of a
+        joined value may go on otherwise.
+        """
         found = [*suspects]
         for root in dict.fromkeys(root for suspect in suspects for root in self._run.roots(suspect.node)):
             readers = [suspect for suspect in found if root in self._run.roots(suspect.node)]
-            every = self._next_in_reference(root) if root in self._actual.graph.producer else []
-            steps = [step for step in every if not self._run.is_known(step.outputs[0])]
-            is_one = len(steps) == len(every) or len({code_of(reader.node) for reader in readers}) == 1
-            if len(readers) < 2 or not steps or not is_one:  # parts of a joined value may go on otherwise
+            steps = self._next_in_reference(root) if root in self._actual.graph.producer else []
+            missing = [step for step in steps if not self._run.is_known(step.outputs[0])]
+            is_one = len(missing) == len(steps) or len({code_of(reader.node) for reader in readers}) == 1
+            if len(readers) < 2 or not missing or not is_one:
                 continue
-            before, after = label_of(self._actual, root), label_of(self._reference, steps[0].outputs[0])
+            before, after = label_of(self._actual, root), label_of(self._reference, missing[0].outputs[0])
             note = f"reads {before}, where A goes on with {after}, which B lacks"
-            found[found.index(readers[0])] = replace(readers[0], reference=steps[0], note=note)
+            found[found.index(readers[0])] = replace(readers[0], reference=missing[0], note=note)
             found = [suspect for suspect in found if suspect not in readers[1:]]
         return found
 

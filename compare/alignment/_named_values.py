@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from filch.export import Node
 
+from ..pairing._correspondence import Correspondence
 from ..pairing._values import ValueSide
 from ..provenance._ancestors import Ancestors
 from ..runs._execution import Execution
@@ -37,58 +38,56 @@ class Leaving:
     is_ordered: bool = True
 
 
-def leaving(
-    arrays: ValueSide,
-    found: Collection[str],
-    values: ValueSide,
-    found_values: Collection[str],
-    owners: Mapping[str, Collection[str]],
-) -> Leaving:
+def leaving(pairs: Correspondence, *, are_of_actual: bool) -> Leaving:
     """Return where named arrays leave the values of the other implementation.
 
     Args:
-        arrays: the arrays, in order.
-        found: those whose numbers are all numbers of values.
-        values: the other implementation.
-        found_values: its values whose numbers are all numbers of arrays.
-        owners: the values that each array has numbers of.
+        pairs: the values that correspond; one of both sides are arrays, in order.
+        are_of_actual: whether the arrays are those of B.
     """
+    owners: Mapping[str, Collection[str]] = pairs.owners  # the values that each array has numbers of
+    arrays, found = pairs.actual, pairs.found_in_reference
+    values, found_values = pairs.reference, pairs.found_in_actual
+    if not are_of_actual:
+        arrays, found, values, found_values, owners = values, found_values, arrays, found, pairs.owned
     names = [name for name in arrays.execution.values if name in arrays.recognizable]
     missing = [name for name in names if name not in found]
-    graph = values.execution.graph
     if not missing:
         return Leaving()
-    if not graph.nodes:
+    if not values.execution.graph.nodes:  # arrays, too: a missing one is wrong if the last one is
         return Leaving((*missing,), (), missing[0]) if names[-1] in missing else Leaving((), (*missing,))
-    places: dict[str, int] = {}  # of values among the arrays
+    whole = [[item for item in owners.get(name, ()) if _is_whole(item, values, arrays, name)] for name in names]
+    places: dict[str, int] = {}  # of values among the arrays: the first whole one, else the last part
     for index, name in enumerate(names):
-        for value in owners.get(name, ()):
-            if value in found_values:
-                is_whole = _is_whole(value, values, arrays, name)
-                places[value] = min(places.get(value, index), index) if is_whole else index
-    seeds = [*_wrong_outputs(values, places, {arrays.recognizable[name].tensor.numel() for name in missing})]
-    if not seeds:
+        for value in (item for item in owners.get(name, ()) if item in found_values):
+            places[value] = min(places.get(value, index), index) if value in whole[index] else index
+    wrong_outputs = [*_wrong_outputs(values, places, {arrays.recognizable[name].tensor.numel() for name in missing})]
+    if not wrong_outputs:
         return Leaving((), (*missing,))
-    whole = [[value for value in owners.get(name, ()) if _is_whole(value, values, arrays, name)] for name in names]
     if not _is_ordered(values.execution, whole):
         return Leaving((*missing,), is_ordered=False)
-    start, node = _start(values, places, seeds)
+    start, node = _start(values, places, wrong_outputs)
     wrong = [name for name in missing if names.index(name) > start]
     excused = [name for name in missing if names.index(name) <= start]
     return Leaving((*wrong,), (*excused,), wrong[0] if wrong else None, node if wrong else None)
 
 
 def _is_whole(value: str, values: ValueSide, arrays: ValueSide, name: str) -> bool:
-    """Whether an array has all numbers of a value of which it has some."""
+    """Whether an array, of a name, has all numbers of a value of which it has some."""
     return value in values.recognizable and (
         arrays.recognizable[name].tensor.numel() >= values.recognizable[value].tensor.numel()
     )
 
 
-def _wrong_outputs(values: ValueSide, places: Mapping[str, int], sizes: Collection[int]) -> Iterator[str]:
+def _wrong_outputs(values: ValueSide, places: Collection[str], sizes: Collection[int]) -> Iterator[str]:
     """Yield the outputs that are not among the arrays although they should be.
 
     If one of them is there, another one of a size that no array has may just not have been saved.
+
+    Args:
+        values: the implementation with the outputs.
+        places: its values that are among the arrays.
+        sizes: the numbers of elements of the arrays that are none of its values.
     """
     execution = values.execution
     outputs = dict.fromkeys(execution.roots[name] for name in execution.graph.outputs)
@@ -99,16 +98,23 @@ def _wrong_outputs(values: ValueSide, places: Mapping[str, int], sizes: Collecti
             yield name
 
 
-def _start(values: ValueSide, places: Mapping[str, int], seeds: Collection[str]) -> tuple[int, Node | None]:
-    """Return the index of the last array that the first missing operation reads, -1 for none, and that operation."""
+def _start(values: ValueSide, places: Mapping[str, int], wrong_outputs: Collection[str]) -> tuple[int, Node | None]:
+    """Return the index of the last array that the first missing operation reads, -1 for none, and that operation.
+
+    Args:
+        values: the implementation with the operations.
+        places: the index of the array of each of its values that is among the arrays.
+        wrong_outputs: its outputs that are not among them.
+    """
     execution = values.execution
     latest: dict[str, int] = {}  # the last array from which each value is computed
     for node in execution.graph.nodes:
         before = max((latest.get(read, -1) for read in node.reads), default=-1)
         latest |= {name: places.get(execution.roots[name], before) for name in node.outputs}
-    computed = {name for name in values.recognizable if latest.get(name, -1) >= 0}
-    for judged in (computed, values.recognizable.keys()):  # tables of angles, say, are computed from inputs alone
-        nodes = execution.first_wrong([name for name in seeds if name in judged], judged=judged, found=places)
+    after_arrays = {name for name in values.recognizable if latest.get(name, -1) >= 0}
+    for judged in (after_arrays, values.recognizable.keys()):  # tables of angles, say, are computed from inputs alone
+        wrong = [name for name in wrong_outputs if name in judged]
+        nodes = execution.first_wrong(wrong, judged=judged, found=places)
         starts = [max((latest.get(read, -1) for read in node.reads), default=-1) for node in nodes]
         if nodes:
             return min(starts), nodes[starts.index(min(starts))]
@@ -124,11 +130,10 @@ def _is_ordered(execution: Execution, owners: Sequence[Collection[str]]) -> bool
     """
     graph = execution.graph
     order = {name: graph.node_indices[node.name] for name, node in graph.producer.items()}
-    found = [[name for name in items if name in order] for items in owners]
-    known = [items for items in found if items]
+    computed = [found for names in owners if (found := [name for name in names if name in order])]
     wrong = 0
-    for before, after in itertools.pairwise(known):
-        first, second = min(before, key=order.__getitem__), max(after, key=order.__getitem__)
-        if order[second] < order[first] and graph.producer[second] in Ancestors(graph, [first]):
+    for before, after in itertools.pairwise(computed):
+        first, last = min(before, key=order.__getitem__), max(after, key=order.__getitem__)
+        if order[last] < order[first] and graph.producer[last] in Ancestors(graph, [first]):
             wrong += 1
-    return wrong <= _UNORDERED * len(known)
+    return wrong <= _UNORDERED * len(computed)

@@ -1,8 +1,14 @@
-"""Say what differs between an operation of B and the operation of A that it corresponds to."""
+"""Say what differs between an operation of B and the operation of A that it corresponds to.
+
+Anchors are operations of B and A that read the same weight. The owners of a value of B are the values, inputs and
+weights of A that have its numbers. The root of a value is the one from which it was only moved, by a reshape or a
+transpose, say (see `Execution.roots`).
+"""
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from filch.export import Node
 
@@ -14,7 +20,7 @@ from ..pairing._weight_map import Arrangement, WeightMatch
 from ..runs._execution import Execution, label_of, moved_value
 from ._operands import Operands
 
-Owners = Mapping[str, frozenset[str]]
+Owners = Mapping[str, frozenset[str]]  # by the name of the value of B
 _OTHER_SETTINGS = frozenset({"device", "dtype", "layout", "memory_format", "pin_memory"})  # which change no numbers
 _NAMES_OF_ONNX = {"epsilon": "eps"}
 
@@ -25,7 +31,7 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
     Args:
         pairs: the executions.
         operands: the operands of their anchors.
-        owners: the values of A that have the numbers of each value of B, by its name.
+        owners: the owners of each value of B in the last run.
         node: the operation of B.
         reference: the operation of A; None if it is not known.
     """
@@ -49,27 +55,26 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
 
 def _other_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
     """Yield which weights that an operation of B reads are not A's."""
-    roots = dict.fromkeys(pairs.actual.execution.roots[read] for read in node.reads)
-    for name in (root for root in roots if root in pairs.weights.missing and root not in pairs.weights.tables):
-        yield f"reads {name}, whose numbers are not all in weights of A"
+    for name in pairs.actual.execution.roots_read_by(node):
+        if name in pairs.weights.missing and name not in pairs.weights.tables:
+            yield f"reads {name}, whose numbers are not all in weights of A"
 
 
 def _lacking_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
     """Yield which weights of A, that it reads for the same result, are in no weight of B."""
     references = [anchor.reference for anchor in pairs.anchors if anchor.node.name == node.name]
-    roots = dict.fromkeys(pairs.reference.execution.roots[read] for item in references for read in item.reads)
-    for name in (root for root in roots if root in pairs.weights.unused):
-        yield f"lacks {name} of A"
+    roots = [root for reference in references for root in pairs.reference.execution.roots_read_by(reference)]
+    yield from (f"lacks {name} of A" for name in dict.fromkeys(roots) if name in pairs.weights.unused)
 
 
 def _weights_of_others(pairs: Correspondence, owners: Owners, node: Node, reference: Node) -> Iterator[str]:
     """Yield which weights that an operation of B reads are A's, but not those of the same operation of A."""
     reference_run, actual_run = pairs.reference.execution, pairs.actual.execution
-    wanted = {root for root in map(reference_run.roots.__getitem__, reference.reads) if root in reference_run.weights}
-    for name in dict.fromkeys(map(actual_run.roots.__getitem__, node.reads)):
-        items = owners.get(name, frozenset()) & reference_run.weights.keys()
-        if name in actual_run.weights and items and not items & wanted:
-            yield f"reads {name}, which is {min(items)} of A"
+    wanted = reference_run.weights.keys() & reference_run.roots_read_by(reference)
+    for name in actual_run.roots_read_by(node):
+        equal = owners.get(name, frozenset()) & reference_run.weights.keys()
+        if name in actual_run.weights and equal and not equal & wanted:
+            yield f"reads {name}, which is {min(equal)} of A"
 
 
 def weight_of_other_layer(pairs: Correspondence, node: Node) -> tuple[str, str] | None:
@@ -78,13 +83,14 @@ def weight_of_other_layer(pairs: Correspondence, node: Node) -> tuple[str, str] 
     It is one if A has as many weights in the same place of its layers as B, and B lacks the one of this layer.
     """
     reference_run, actual_run = pairs.reference.execution, pairs.actual.execution
-    for name in dict.fromkeys(actual_run.roots[read] for read in node.reads):
-        for item in sorted(pairs.owners.get(name, frozenset()) & reference_run.weights.keys()):
-            places, reference_places = _same_place(name, actual_run.weights), _same_place(item, reference_run.weights)
-            if name not in places or len(places) != len(reference_places):
+    for name in actual_run.roots_read_by(node):
+        for owner in sorted(pairs.owners.get(name, frozenset()) & reference_run.weights.keys()):
+            in_layers, in_layers_of_a = _same_place(name, actual_run.weights), _same_place(owner, reference_run.weights)
+            if name not in in_layers or len(in_layers) != len(in_layers_of_a):
                 continue
-            if (expected := reference_places[places.index(name)]) != item and expected in pairs.weights.unused:
-                return name, item
+            expected = in_layers_of_a[in_layers.index(name)]
+            if expected != owner and expected in pairs.weights.unused:
+                return name, owner
     return None
 
 
@@ -97,30 +103,26 @@ def _same_place(name: str, weights: Collection[str]) -> list[str]:
 
 def other_settings(node: Node, reference: Node) -> Iterator[str]:
     """Yield which settings of an operation of B are not those of an operation of A."""
-    reference_settings = _named(reference)
-    for name, value in _named(node).items():
+    reference_settings = _settings(reference)
+    for name, value in _settings(node).items():
         setting = reference_settings.get(name)
-        if (
-            isinstance(value, bool | int | float | str | list)
-            and name not in _OTHER_SETTINGS
-            and setting not in (None, value)
-        ):
+        if isinstance(value, bool | int | float | str | list) and setting not in (None, value):
             yield f"{name} is {value}, {setting} in A"
 
 
-def _named(node: Node) -> Mapping[str, object]:
-    """Return the settings of a node by PyTorch's names."""
-    return {_NAMES_OF_ONNX.get(name, name): value for name, value in node.attributes.items()}
+def _settings(node: Node) -> Mapping[str, object]:
+    """Return the attributes of a node that may change its numbers, by PyTorch's names."""
+    settings = {_NAMES_OF_ONNX.get(name, name): value for name, value in node.attributes.items()}
+    return {name: value for name, value in settings.items() if name not in _OTHER_SETTINGS}
 
 
 def _reads(pairs: Correspondence, owners: Owners, node: Node, reference: Node) -> Iterator[str]:
-    """Yield what an operation reads in place of what the other one reads."""
+    """Yield what an operation reads in place of what the other one reads, if it is a single value."""
     reference_run, actual_run = pairs.reference.execution, pairs.actual.execution
-    reference_reads = map(reference_run.roots.__getitem__, reference.reads)
-    wanted = [root for root in reference_reads if root in pairs.reference.recognizable]
-    read = [root for root in map(actual_run.roots.__getitem__, node.reads) if owners.get(root)]
+    wanted = [root for root in reference_run.roots_read_by(reference) if root in pairs.reference.recognizable]
+    read = [root for root in actual_run.roots_read_by(node) if owners.get(root)]
     lacking = [root for root in wanted if not any(root in owners[name] for name in read)]
-    wrong = [name for name in read if name in pairs.actual.recognizable and not owners[name] & {*wanted}]
+    wrong = [name for name in read if name in pairs.actual.recognizable and owners[name].isdisjoint(wanted)]
     if len(lacking) == len(wrong) == 1:
         yield f"reads {label_of(actual_run, wrong[0])}, where A reads {label_of(reference_run, lacking[0])}"
 
@@ -142,12 +144,9 @@ def misplacing_node(pairs: Correspondence, operands: Operands, node: Node) -> No
 
 def odd_weight(pairs: Correspondence, node: Node) -> Anchor | None:
     """Return the operation whose result a node reads, if its weight is arranged unlike that of the other layers."""
-    roots = pairs.actual.execution.roots
-    results = {roots[read] for read in node.reads}
-    return next(
-        (item for item in pairs.anchors if item.node.outputs[0] in results and _has_other_arrangement(pairs, item)),
-        None,
-    )
+    roots = pairs.actual.execution.roots_read_by(node)
+    before = (anchor for anchor in pairs.anchors if anchor.node.outputs[0] in roots)
+    return next((anchor for anchor in before if _has_other_arrangement(pairs, anchor)), None)
 
 
 def idle_node(pairs: Correspondence, node: Node) -> Node | None:
@@ -155,13 +154,13 @@ def idle_node(pairs: Correspondence, node: Node) -> Node | None:
 
     A weight that was not loaded may have the numbers with which it was made: a gain of ones, or a bias of zeros.
     """
-    actual_run, unknown = pairs.actual.execution, pairs.weights.missing
-    for root in dict.fromkeys(map(actual_run.roots.__getitem__, node.reads)):
+    actual_run, none = pairs.actual.execution, frozenset[str]()
+    unknown = actual_run.weights.keys() & pairs.weights.missing
+    for root in actual_run.roots_read_by(node):
         producer = actual_run.graph.producer.get(root)
-        reads = [] if producer is None else [actual_run.roots[read] for read in producer.reads]
-        if any(read in unknown and read in actual_run.weights for read in reads) and any(
-            pairs.owners.get(root, frozenset()) & pairs.owners.get(read, frozenset()) for read in reads
-        ):
+        reads = [] if producer is None else actual_run.roots_read_by(producer)
+        is_idle = any(pairs.owners.get(root, none) & pairs.owners.get(read, none) for read in reads)
+        if is_idle and not unknown.isdisjoint(reads):
             return producer
     return None
 
@@ -198,30 +197,47 @@ def _copies(execution: Execution, node: Node) -> Iterator[tuple[str, Node]]:
 
 
 def _anchor(pairs: Correspondence, node: Node) -> Anchor | None:
+    """Return the first anchor of an operation of B; None if it reads no weight of A."""
     return next((anchor for anchor in pairs.anchors if anchor.node.name == node.name), None)
 
 
 def _has_other_arrangement(pairs: Correspondence, anchor: Anchor) -> bool:
     """Whether weights in the same place of other layers are arranged in another way, and most of them alike."""
-    matches = {name: item for name, item in pairs.weights.by_weight.items() if item.parts}
-    place = _without_layer(anchor.weight)
-    match = matches.get(anchor.weight)
-    peers = [item for name, item in matches.items() if _without_layer(name) == place and item is not match]
-    counts = Counter(_made_of(item) for item in peers)
-    if match is None or not counts:
+    made = {name: _made_of(item) for name, item in pairs.weights.by_weight.items() if item.parts}
+    peers = [name for name in made if _without_layer(name) == _without_layer(anchor.weight) and name != anchor.weight]
+    if anchor.weight not in made or not peers:
         return False
-    usual, count = counts.most_common(1)[0]
-    making = _made_of(match)
-    if 2 * count <= len(peers) or match.shape != usual[0] or making == usual:
+    own = made[anchor.weight]
+    usual, count = Counter(made[name] for name in peers).most_common(1)[0]
+    if 2 * count <= len(peers) or own.shape != usual.shape or own == usual:
         return False
     # The last norm has no counterpart in the layers.
-    return making[-1] == usual[-1] or sum(_made_of(item)[-1] == making[-1] for item in matches.values()) > 1
+    return own.source == usual.source or sum(item.source == own.source for item in made.values()) > 1
 
 
-def _made_of(match: WeightMatch) -> tuple[Shape, Arrangement, Layout, tuple[int, ...], str]:
-    """Return how a weight is made of the first weight of A in it; that may be in any place if several are equal."""
+class _Making(NamedTuple):
+    """How a weight of B is made of the first weight of A in it; see `WeightPart`.
+
+    Attributes:
+        shape: of the weight of B.
+        arrangement: how the numbers are arranged.
+        layout: where they are.
+        order: the order of irregular rows.
+        source: the weight of A without the number of its layer; `""` if several are equal, of which it may be any.
+    """
+
+    shape: Shape
+    arrangement: Arrangement
+    layout: Layout
+    order: tuple[int, ...]
+    source: str
+
+
+def _made_of(match: WeightMatch) -> _Making:
+    """Return how a weight that has parts is made of the first one."""
     part = match.parts[0]
-    return match.shape, part.arrangement, part.layout, part.order, "" if match.others else _without_layer(part.weight)
+    source = "" if match.others else _without_layer(part.weight)
+    return _Making(match.shape, part.arrangement, part.layout, part.order, source)
 
 
 def _without_layer(name: str) -> str:

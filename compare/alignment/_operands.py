@@ -1,8 +1,6 @@
 """The operands of the operations that read the same weights in two executions, and how they are arranged."""
 
-import itertools
 import math
-import operator
 from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import cached_property
@@ -10,21 +8,22 @@ from functools import cached_property
 import torch
 
 from ..layouts._closeness import RELATIVE
-from ..layouts._layout import Layout
+from ..layouts._layout import Layout, Shape, are_regrouped, long_sizes
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
 from ..pairing._correspondence import Anchor, Correspondence, size_of
 from ..pairing._places import place_of
-from ..runs._execution import Execution
+from ..runs._execution import Execution, Tensors
 
-Shape = tuple[int, ...]
-Key = tuple[str, Shape, Shape]  # a place in B and both shapes
+Key = tuple[str, Shape, Shape]  # a weight of B without the numbers of layers, or "" for any; the shapes in A and in B
 Orders = Mapping[Key, Layout | None]  # None if they differ
 _ENOUGH = 2  # operations whose operands are arranged alike: the order of a single one may be wrong
 
 
 class Operands:
     """The operands of all anchors, as the operations read them.
+
+    Anchors are operations of B and A that read the same weight; an operand is the value that one reads besides.
 
     Args:
         pairs: the executions with their anchors.
@@ -33,53 +32,59 @@ class Operands:
     """
 
     def __init__(
-        self,
-        pairs: Correspondence,
-        found: Collection[str] | None = None,
-        actual: Mapping[str, torch.Tensor] | None = None,
+        self, pairs: Correspondence, found: Collection[str] | None = None, actual: Tensors | None = None
     ) -> None:
         self._pairs = pairs
+        self._reference_run, self._actual_run = pairs.reference.execution, pairs.actual.execution
         self._found = pairs.found_in_reference if found is None else found
         if actual is not None:
             self.actual = actual
 
     @cached_property
-    def reference(self) -> Mapping[str, torch.Tensor]:
+    def reference(self) -> Tensors:
         """The operands of A, by name; empty if A can't run again."""
-        run_again = self._pairs.reference.execution.run_again
+        run_again = self._reference_run.run_again
         return {} if run_again is None else run_again({}, {item.reference_operand for item in self._pairs.anchors})
 
     @cached_property
-    def actual(self) -> Mapping[str, torch.Tensor]:
+    def actual(self) -> Tensors:
         """The operands of B, by name; empty if B can't run again."""
-        run_again = self._pairs.actual.execution.run_again
+        run_again = self._actual_run.run_again
         return {} if run_again is None else run_again({}, {item.operand for item in self._pairs.anchors})
 
     @cached_property
     def orders(self) -> Orders:
-        """How operands of A are arranged in B, from the anchors at which B is right."""
-        usual = {key: counts.most_common(1)[0][0] for key, counts in self._seen.items()}
-        return {key: layout if key[0] or len(self._seen[key]) == 1 else None for key, layout in usual.items()}
+        """How operands of A are arranged in B, from the anchors at which B is right: the usual order of a weight.
+
+        Any weights have an order only if it is the same for all.
+        """
+        return {
+            key: counts.most_common(1)[0][0] if key[0] or len(counts) == 1 else None
+            for key, counts in self._counts.items()
+        }
 
     @cached_property
-    def _seen(self) -> Mapping[Key, Counter[Layout]]:
+    def _counts(self) -> Mapping[Key, Counter[Layout]]:
         """How many operands of the anchors at which B is right are arranged in each way."""
-        seen: dict[Key, dict[str, Layout]] = {}
-        roots = self._pairs.actual.execution.roots
+        layouts: dict[Key, dict[str, Layout]] = {}  # of each operand
         for anchor in self._pairs.anchors:
             pair = self._pair(anchor)
-            if pair is None or not all(name in self._found for name in (roots[anchor.operand], anchor.node.outputs[0])):
+            is_right = {self._actual_run.roots[anchor.operand], anchor.node.outputs[0]}.issubset(self._found)
+            if pair is None or not is_right or pair[0].numel() != pair[1].numel():
                 continue
-            layout = (
-                solve(TensorNumbers(pair[1]), TensorNumbers(pair[0])) if pair[0].numel() == pair[1].numel() else None
-            )
+            reference, actual = pair
+            layout = solve(TensorNumbers(actual), TensorNumbers(reference))
             if layout is not None:
-                for key in self._keys(anchor, *pair):
-                    seen.setdefault(key, {})[anchor.operand] = layout
-        return {key: Counter(layouts.values()) for key, layouts in seen.items()}
+                for key in _keys(reference, actual, place_of(anchor.weight)):
+                    layouts.setdefault(key, {})[anchor.operand] = layout
+        return {key: Counter(found.values()) for key, found in layouts.items()}
 
     def expected(self, anchor: Anchor) -> torch.Tensor | None:
-        """Return the operand of A in the shape and order of B; None if the order is not known."""
+        """Return the operand of A in the shape and order of B; None if the order is not known.
+
+        Without evidence of the order, A's value is moved as B moves its own, unless B is wrong with that order and
+        right with A's operand.
+        """
         pair = self._pair(anchor)
         if pair is None:
             return None
@@ -90,15 +95,17 @@ class Operands:
 
     def _has_wrong_result(self, anchor: Anchor) -> bool:
         """Whether an operation of B computes something else than A from A's numbers, which may be in another order."""
-        roots = self._pairs.actual.execution.roots
-        return roots[anchor.operand] in self._found and anchor.node.outputs[0] not in self._found
+        return self._actual_run.roots[anchor.operand] in self._found and anchor.node.outputs[0] not in self._found
 
     def in_order_of(self, reference: str, actual: str) -> torch.Tensor | None:
         """Return the numbers of a value of A in the shape of a value of B; None if their order is not known."""
-        reference_run, actual_run = self._pairs.reference.execution, self._pairs.actual.execution
-        value = reference_run.values.get(reference_run.roots[reference])
-        shaped = actual_run.values.get(actual_run.roots[actual])
+        value, shaped = self._root_values(reference, actual)
         return None if value is None or shaped is None else arranged(value, shaped, self.orders)
+
+    def _root_values(self, reference: str, actual: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return what a value of A and one of B were moved from; None for what is no computed value."""
+        reference_run, actual_run = self._reference_run, self._actual_run
+        return reference_run.values.get(reference_run.roots[reference]), actual_run.values.get(actual_run.roots[actual])
 
     def _moved(self, anchor: Anchor, operand: torch.Tensor) -> torch.Tensor | None:
         """Return the operand of A in the order that B's movements, such as reshape or transpose, give to its operand.
@@ -110,9 +117,7 @@ class Operands:
         Returns:
             A's value behind the operand, moved like B's; None if the sizes do not tell how it is arranged.
         """
-        reference_run, actual_run = self._pairs.reference.execution, self._pairs.actual.execution
-        reference = reference_run.values.get(reference_run.roots[anchor.reference_operand])
-        actual = actual_run.values.get(actual_run.roots[anchor.operand])
+        reference, actual = self._root_values(anchor.reference_operand, anchor.operand)
         if reference is None or actual is None:
             return None
         ordered = _with_sizes(reference, tuple(actual.shape))
@@ -122,7 +127,9 @@ class Operands:
     def is_guessed(self, anchor: Anchor) -> bool:
         """Whether the order of the expected operand is not that of several operations of the same kind."""
         pair = self._pair(anchor)
-        counts = Counter() if pair is None else self._seen.get(self._keys(anchor, *pair)[0], Counter())
+        if pair is None:
+            return True
+        counts = self._counts.get(_keys(*pair, place_of(anchor.weight))[0], Counter())
         return max(counts.values(), default=0) < _ENOUGH
 
     def is_misplaced(self, anchor: Anchor) -> bool:
@@ -132,17 +139,15 @@ class Operands:
             return False
         actual = self.actual[anchor.operand]
         closeness = TensorNumbers(expected).closeness(RELATIVE)
-        if (
-            closeness.holds(actual.reshape(-1), expected.reshape(-1))
-            or solve(TensorNumbers(actual), TensorNumbers(expected)) is None
-        ):
+        is_equal = closeness.holds(actual.reshape(-1), expected.reshape(-1))
+        if is_equal or solve(TensorNumbers(actual), TensorNumbers(expected)) is None:
             return False
         return not self.is_guessed(anchor) or self._is_right_with(anchor, expected)
 
     def _is_right_with(self, anchor: Anchor, operand: torch.Tensor) -> bool:
         """Whether the operation of B computes A's result from an operand."""
-        run_again, output = self._pairs.actual.execution.run_again, anchor.node.outputs[0]
-        reference = self._pairs.reference.execution.values.get(anchor.reference.outputs[0])
+        run_again, output = self._actual_run.run_again, anchor.node.outputs[0]
+        reference = self._reference_run.values.get(anchor.reference.outputs[0])
         shape = self.actual[anchor.operand].shape
         if run_again is None or reference is None or not anchor.whole or operand.shape != shape:
             return False
@@ -150,38 +155,42 @@ class Operands:
         return result is not None and solve(TensorNumbers(result), TensorNumbers(reference)) is not None
 
     def _pair(self, anchor: Anchor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the operands of A and of B; None if one is not known, or they are integers."""
         reference, actual = self.reference.get(anchor.reference_operand), self.actual.get(anchor.operand)
         if reference is None or actual is None or not reference.is_floating_point():
             return None
         return reference, actual
 
-    def _keys(self, anchor: Anchor, reference: torch.Tensor, actual: torch.Tensor) -> list[Key]:
-        return [(place, tuple(reference.shape), tuple(actual.shape)) for place in (place_of(anchor.weight), "")]
+
+def _keys(reference: torch.Tensor, actual: torch.Tensor, place: str) -> list[Key]:
+    """Return the keys of `Orders` for two values: at a weight (see `place_of`), and at any."""
+    return [(name, tuple(reference.shape), tuple(actual.shape)) for name in (place, "")]
 
 
 def _with_sizes(tensor: torch.Tensor, shape: Shape) -> torch.Tensor | None:
     """Return a tensor in a shape: with some dimensions joined or split, or else permuted, if the sizes tell how."""
     if tensor.numel() != math.prod(shape):
         return None
-    sizes, wanted = (tuple(size for size in item if size > 1) for item in (tensor.shape, shape))
-    if not _ends(sizes) - _ends(wanted) or not _ends(wanted) - _ends(sizes):
+    sizes, wanted = long_sizes(tensor.shape), long_sizes(shape)
+    if are_regrouped(sizes, wanted):
         return tensor.reshape(shape).clone()
     if sorted(sizes) != sorted(wanted) or len({*sizes}) < len(sizes):
         return None
     return tensor.reshape(sizes).permute([sizes.index(size) for size in wanted]).reshape(shape)
 
 
-def _ends(sizes: Shape) -> set[int]:
-    """Return the numbers of elements of the last dimensions, of one of them to all."""
-    return {*itertools.accumulate(reversed(sizes), operator.mul)}
-
-
 def arranged(reference: torch.Tensor, actual: torch.Tensor, orders: Orders, place: str = "") -> torch.Tensor | None:
-    """Return the numbers of a value of A in the shape of a value of B; None if their order is not known."""
+    """Return the numbers of a value of A in the shape of a value of B; None if their order is not known.
+
+    Args:
+        reference: the value of A.
+        actual: the value of B.
+        orders: how operands of A are arranged in B; without any, the sizes of the dimensions have to tell.
+        place: the weight that reads the values, without the numbers of layers; `""` for any.
+    """
     if reference.numel() != actual.numel():
         return None
-    shapes = tuple(reference.shape), tuple(actual.shape)
-    for key in ((place, *shapes), ("", *shapes)):
+    for key in _keys(reference, actual, place):
         if key in orders:
             layout = orders[key]
             return None if layout is None else layout.select(reference).reshape(actual.shape).clone()
@@ -199,14 +208,11 @@ def residual_sum(execution: Execution, name: str) -> str | None:
     """
     size = size_of(execution, name)
     while (node := execution.graph.producer.get(name)) is not None and not node.operator.is_linear:
-        reads = dict.fromkeys(node.reads)
-        computed = [
-            read for read in reads if size_of(execution, read) > 1 and execution.roots[read] in execution.values
-        ]
-        if node.operator.kind == "add" and len(computed) > 1:
+        sizes = {read: size_of(execution, read) for read in node.reads if execution.roots[read] in execution.values}
+        if node.operator.kind == "add" and sum(count > 1 for count in sizes.values()) > 1:
             return name
-        same = [read for read in computed if size_of(execution, read) == size]
-        if len(same) != 1:
+        same = [read for read, count in sizes.items() if count == size]
+        if size < 2 or len(same) != 1:
             return None
         name = same[0]
     return None

@@ -2,11 +2,12 @@
 
 Between values of A, another implementation takes other steps: it computes a norm step by step, rotates keys whose rows
 are in another order, or adds three terms in another order. Such a value is no value of A in any layer, which says
-nothing; what is computed from it does.
+nothing; what is computed from it does. The peers of an operation are the same operation of other layers.
 """
 
+import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,8 +30,8 @@ class OtherSteps:
         found: the values whose numbers are those of A.
         forced: values that were replaced by right ones, for those who read them.
         peers: the same operations of other layers, by the name of each operation.
-        sure: values that must be right, as those are that are computed from them.
-        lacking: values without what A computes from a weight that B does not have.
+        sure: values that must be right, because what is computed from them is.
+        lacking: values that are wrong because B lacks a weight that A reads for them: never in `names`.
     """
 
     side: ValueSide
@@ -41,7 +42,7 @@ class OtherSteps:
     lacking: Collection[str] = ()
 
     @property
-    def execution(self) -> Execution:
+    def _execution(self) -> Execution:
         """The execution of B."""
         return self.side.execution
 
@@ -57,33 +58,31 @@ class OtherSteps:
         A value of A is computed from them, or from the same values of other layers, none of which is a value of A.
         """
         names = set()
-        for node in self.execution.graph.nodes:
+        weighted = self._execution.graph.computed_from(self._execution.weights)
+        for node in self._execution.graph.nodes:
             of_peers = [name for peer in self.peers[node.name] for name in peer.outputs]
-            in_layers = any(name in self.harmless for name in of_peers) and not any(map(self._is_right, of_peers))
+            in_layers = not self.harmless.isdisjoint(of_peers) and not any(map(self._is_right, of_peers))
             for name in node.outputs:
-                is_table = name in self.harmless and name not in self._weighted
+                is_table = name in self.harmless and name not in weighted
                 if (in_layers or is_table or name in self._before_sure) and not self._is_right(name):
                     names.add(name)
-        names.difference_update(self.lacking)
-        return frozenset(names)
+        return frozenset(names.difference(self.lacking))
 
     @cached_property
     def harmless(self) -> frozenset[str]:
         """The values that A does not have from which a value of A is computed."""
-        graph = self.execution.graph
-        right = [name for name in graph.producer if self._is_right(name)]
-        return leading_to(graph, right, self._ends_of_steps).difference(right)
+        right = {name for name in self._execution.graph.producer if self._is_right(name)}
+        return self._leading_to(right) - right
 
     @cached_property
     def _before_sure(self) -> frozenset[str]:
-        """The values from which those are computed that must be right, and these."""
-        sure = [self.execution.roots[name] for name in self.sure]
-        return leading_to(self.execution.graph, sure, self._ends_of_steps)
+        """The values that must be right, and those from which they are computed."""
+        return self._leading_to(self._execution.roots[name] for name in self.sure)
 
-    @cached_property
-    def _ends_of_steps(self) -> frozenset[str]:
-        """The values that are right for those who read them."""
-        return frozenset(name for name in self.execution.graph.known if self._is_right(name)).union(self.forced)
+    def _leading_to(self, names: Iterable[str]) -> frozenset[str]:
+        """Return values and all that they are computed from, up to values that are right for those who read them."""
+        right = {name for name in self._execution.graph.known if self._is_right(name)}
+        return leading_to(self._execution.graph, names, right.union(self.forced))
 
     def to_blame(self, node: Node) -> Node:
         """Return the operation on the way to a wrong value that is unlike the same operation of other layers.
@@ -102,25 +101,27 @@ class OtherSteps:
         return shared[-1] if shared else node
 
     def _steps(self, node: Node) -> Iterator[Node]:
-        """Yield the operations of which a node reads results that A does not have, in the order of B."""
-        graph, pending, seen = self.execution.graph, [*node.reads], set[str]()
+        """Yield the operations of which a node reads results that A does not have, in the order of B.
+
+        Movements are crossed; values that were replaced, or from which a value of A is computed, are not.
+        """
+        graph, pending, names = self._execution.graph, [*node.reads], set[str]()
         while pending:
             name = pending.pop()
             producer = graph.producer.get(name)
             if producer is None or name in self.forced or name in self.harmless:
                 continue
             if name in self.names:
-                seen.add(producer.name)
+                names.add(producer.name)
             if name in self.names or moved_value(producer) is not None:
                 pending += producer.reads
-        yield from (item for item in graph.nodes if item.name in seen)
+        yield from (item for item in graph.nodes if item.name in names)
 
     def _is_odd(self, node: Node) -> bool:
         """Whether other layers have the operation with other settings, or do not have it."""
         peers = self.peers[node.name]
         if not peers:
-            place = node.module or ""
-            return any(character.isdigit() for character in place)
+            return re.search(r"\d", node.module or "") is not None
         for name, value in node.attributes.items():
             counts = Counter(str(peer.attributes.get(name)) for peer in peers)
             usual, count = counts.most_common(1)[0]
@@ -132,26 +133,17 @@ class OtherSteps:
     def _ends(self) -> Mapping[str, frozenset[str]]:
         """The nearest values computed from each value that are not among `names`, by its name."""
         ends: dict[str, frozenset[str]] = {}
-        for node in reversed(self.execution.graph.nodes):
-            further = frozenset[str]().union(*(self._ends_at(name, ends) for name in node.outputs))
+        for node in reversed(self._execution.graph.nodes):
+            at_outputs = (ends.get(name, frozenset()) if name in self.names else {name} for name in node.outputs)
+            further = frozenset[str]().union(*at_outputs)
             for read in node.reads:
                 ends[read] = ends.get(read, frozenset()) | further
         return ends
 
     def _ends_of(self, node: Node) -> frozenset[str]:
+        """Return these values of all results of an operation."""
         return frozenset[str]().union(*(self._ends.get(name, frozenset()) for name in node.outputs))
 
-    def _ends_at(self, name: str, ends: Mapping[str, frozenset[str]]) -> frozenset[str]:
-        return ends.get(name, frozenset()) if name in self.names else frozenset({name})
-
-    @cached_property
-    def _weighted(self) -> frozenset[str]:
-        """The values that depend on weights of A."""
-        weighted = set[str]()
-        for node in self.execution.graph.nodes:
-            if any(read in weighted or self.execution.roots.get(read) in self.execution.weights for read in node.reads):
-                weighted.update(node.outputs)
-        return frozenset(weighted)
-
     def _is_right(self, name: str) -> bool:
-        return self.execution.is_right(name, self.found)
+        """Whether a value is one of A, a weight or an input, or was moved from one."""
+        return self._execution.is_right(name, self.found)

@@ -36,6 +36,7 @@ def with_parts(execution: Execution, parts: Parts) -> Execution:
 
 
 def _part(output: Output, parts: Parts) -> Output:
+    """Return an output with the part that is declared of it; as it is if none is."""
     if output.result.kind != "returned" or bare_name(output) not in parts:
         return output
     text = parts[bare_name(output)]
@@ -63,6 +64,7 @@ def part_of(tensor: torch.Tensor, text: str) -> torch.Tensor:
 
 
 def _index(text: str) -> Any:
+    """Return the index of one dimension that a text writes: `...`, a number or a slice."""
     if text == "...":
         return ...
     if ":" not in text:

@@ -1,7 +1,7 @@
 """Write the correspondence of two executions as a result for people."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 import torch
@@ -31,10 +31,10 @@ from ..results._alignment import (
 from ..runs._execution import Execution, Tensors, label_of, line_of
 from ._suspect import Suspect
 from ._value_map import ValueMap
+from ._weight_verdict import described_parts
 
 _COARSER = "the outputs of B are those of A in float64, but B rounds to a coarser dtype on the way"
 _SHOWN = 4  # names in a sentence
-Shape = tuple[int, ...]
 _STRENGTH: Sequence[Evidence] = ("proved", "anchored", "by value", "ambiguous", "uncovered")
 
 
@@ -92,7 +92,7 @@ def outputs_of(judged: JudgedOutputs, reference: Execution, actual: Execution) -
         reference: the run of A.
         actual: the run of B.
     """
-    orders = [[item.result.key for item in side.outputs] for side in (reference, actual)]
+    reference_order, order = ([item.result.key for item in side.outputs] for side in (reference, actual))
     for item in judged.judged:
         dtype = (item.reference.tensor if item.reference.native is None else item.reference.native).dtype
         what = f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, item.reference.tensor.shape))}]"
@@ -100,9 +100,8 @@ def outputs_of(judged: JudgedOutputs, reference: Execution, actual: Execution) -
         if item.inner:
             place = f"(inside) {label_of(actual, item.inner)}"
         elif item.actual is not None and not item.problem:
-            keys = item.reference.result.key, item.actual.result.key
-            indices = [order.index(key) for order, key in zip(orders, keys, strict=True)]
-            is_elsewhere |= keys[0] != keys[1] and indices[0] != indices[1]
+            reference_key, key = item.reference.result.key, item.actual.result.key
+            is_elsewhere |= reference_key != key and reference_order.index(reference_key) != order.index(key)
             place = output_name(item.actual)
         yield AlignedOutput(output_name(item.reference), what, place, item.order, item.problem, is_elsewhere)
 
@@ -122,18 +121,13 @@ def remarks_on(judged: JudgedOutputs, *, with_further: bool = True) -> Iterator[
 
 
 def _departure(suspect: Suspect) -> Departure:
+    """Return an operation of B that leaves A, for people."""
     node, reference = suspect.place, suspect.reference
-    return Departure(
-        node.module or "",
-        node.operator.name,
-        line_of(node),
-        node.outputs[0],
-        None if reference is None else reference.module or "",
-        None if reference is None else reference.operator.name,
-        None if reference is None else line_of(reference),
-        suspect.note,
-        None if reference is None else reference.outputs[0],
-    )
+    place = node.module or "", node.operator.name, line_of(node), node.outputs[0]
+    if reference is None:
+        return Departure(*place, note=suspect.note)
+    reference_place = reference.module or "", reference.operator.name, line_of(reference)
+    return Departure(*place, *reference_place, suspect.note, reference.outputs[0])
 
 
 def aligned_weight(reference: Tensors, match: WeightMatch) -> AlignedWeight:
@@ -144,36 +138,27 @@ def aligned_weight(reference: Tensors, match: WeightMatch) -> AlignedWeight:
         match: what the weight was made of.
     """
     texts = []
-    for part in match.parts:
-        inner, outer = match.shape, tuple(reference[part.weight].shape) if part.weight in reference else match.shape
-        if part.arrangement == "holds":
-            inner, outer = outer, inner
-        text = described(part.layout, inner, outer)
-        text = f"in {text}" if part.arrangement == "holds" and len(match.parts) > 1 else text
-        text = "" if text == "same" and part.order else text
-        texts.append(", ".join(filter(None, (text, part.order_of_rows, part.factor))))
-    arrangement = "; ".join(dict.fromkeys(texts)) if match.parts else "not found"
-    if match.parts and not match.complete:
+    for part, text in described_parts(match, reference):
+        is_inside = part.arrangement == "holds" and len(match.parts) > 1
+        place = f"in {text}" if is_inside and text else text
+        texts.append(", ".join(filter(None, (place, part.order_of_rows, part.factor))))
+    arrangement = "; ".join(dict.fromkeys(texts)) if texts else "not found"
+    if texts and not match.complete:
         arrangement = f"only in part: {arrangement}"
-    return AlignedWeight(
-        match.weight,
-        match.shape,
-        tuple(part.weight for part in match.parts),
-        arrangement,
-        match.complete,
-        match.others,
-    )
+    sources = tuple(part.weight for part in match.parts)
+    return AlignedWeight(match.weight, match.shape, sources, arrangement, match.complete, match.others)
 
 
 def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
+    """Yield the recognizable module outputs of A, with where they are in B.
+
+    Args:
+        pairs: the values that correspond.
+        given: where people say that they are; this is checked and displaces what the numbers say.
+    """
     reference, actual = pairs.reference.execution, pairs.actual.execution
-    returned = _returned(reference), _returned(actual)
-    places = {name: item for item in actual.modules for name in (f"{item.module}{item.path}", item.name)}
-    known: dict[str, str] = {}
-    for item in reference.modules:
-        known |= dict.fromkeys((f"{item.module}{item.path}", item.name), f"{item.module}{item.path}")
-    _check_names(given, known, places)
-    rows = {known[name]: row for name, row in given.values.items()}
+    outputs = _ModuleOutputs(reference, actual)
+    mapped = _mapped_outputs(given, reference.modules, actual.modules)
     for output in reference.modules:
         root = reference.roots.get(output.value, output.value)
         if root not in pairs.reference.recognizable:
@@ -181,22 +166,19 @@ def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
         evidence: Evidence
         evidence, names = pairs.evidence(root)
         relative = max([pairs.reference.relative(root), *map(pairs.actual.relative, names[:1])])
-        modules = [item for name in names[:_SHOWN] for item in actual.modules_by_value.get(name, ())]
-        row = rows.get(f"{output.module}{output.path}")
-        if row is not None:
-            place = places[row.place]
-            is_confirmed = _is_there(returned, output, place, row.layout, relative)
-            evidence = "given" if is_confirmed else "contradicted"
-            names, modules = (actual.roots[place.value],), [place]
-        layouts = ((item, _layout_in(returned, output, item)) for item in modules)
-        found = [(item, *layout) for item, layout in layouts if layout is not None]
+        places = [item for name in names[:_SHOWN] for item in actual.modules_by_value.get(name, ())]
+        if _path_of(output) in mapped:
+            place, given_layout = mapped[_path_of(output)]
+            evidence = "given" if outputs.are_equal(output, place, given_layout, relative) else "contradicted"
+            names, places = (actual.roots[place.value],), [place]
+        found = [(place, *layout) for place in places if (layout := outputs.layout(output, place)) is not None]
         found.sort(key=lambda item: bool(item[2]))  # those in the same order first
-        text, written = ("" if not names or modules else _order(pairs, root, names[0])), ""
+        text, written = ("" if not names or places else _order(pairs, root, names[0])), ""
         if found:
             text, written = found[0][2], str(found[0][1])
-        elif modules:
+        elif places:
             text = "in another order"
-        ordered = [*(item[0].name for item in found), *(item.name for item in modules)]
+        ordered = [*(place.name for place, *_ in found), *(place.name for place in places)]
         yield AlignedValue(
             output.module,
             output.path,
@@ -211,106 +193,141 @@ def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
         )
 
 
+def _path_of(output: ModuleOutput) -> str:
+    """Return the path of the module that returned a tensor, with the path of that in what it returned."""
+    return f"{output.module}{output.path}"
+
+
+def _mapped_outputs(
+    given: ValueMap, reference: Sequence[ModuleOutput], actual: Sequence[ModuleOutput]
+) -> dict[str, tuple[ModuleOutput, Layout | None]]:
+    """Return where a mapping says that module outputs of A are in B, and in which layout, by their paths in A.
+
+    Both are named by their paths or as captures name them.
+
+    Raises:
+        CompareError: the mapping names a module that was not called.
+    """
+    paths = {name: _path_of(output) for output in reference for name in (_path_of(output), output.name)}
+    places = {name: output for output in actual for name in (_path_of(output), output.name)}
+    for name, row in given.values.items():
+        for side, wanted, names in (("A", name, paths), ("B", row.place, places)):
+            if wanted not in names:
+                close = get_close_matches(wanted, names, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise CompareError(f"the mapping names {wanted!r}, which no module of {side} returned{hint}")
+    return {paths[name]: (places[row.place], row.layout) for name, row in given.values.items()}
+
+
+class _ModuleOutputs:
+    """What modules of A and of B returned, in its own shapes and orders.
+
+    Args:
+        reference: a run of A.
+        actual: a run of B.
+    """
+
+    def __init__(self, reference: Execution, actual: Execution) -> None:
+        self._reference, self._actual = _returned(reference), _returned(actual)
+
+    def layout(self, output: ModuleOutput, place: ModuleOutput) -> tuple[Layout, str] | None:
+        """Return where the elements of what a module of A returned are in what one of B returned.
+
+        Returns:
+            the layout, and the same in words, `""` for the same order; None if not all elements are there.
+        """
+        reference, actual = self._reference.get(output.value), self._actual.get(place.value)
+        layout = None if reference is None or actual is None else solve(reference, actual)
+        if layout is None or reference is None or actual is None:
+            return None
+        return layout, _in_words(layout, reference.tensor, actual.tensor)
+
+    def are_equal(self, output: ModuleOutput, place: ModuleOutput, layout: Layout | None, relative: float) -> bool:
+        """Whether what a module of A returned is in what one of B returned.
+
+        Args:
+            output: the tensor of A.
+            place: that of B.
+            layout: where its elements are; None for the same order.
+            relative: the largest difference; see `TensorNumbers.closeness`.
+        """
+        reference, actual = self._reference.get(output.value), self._actual.get(place.value)
+        if reference is None or actual is None:
+            return False
+        return holds(layout or Layout.contiguous(reference.tensor.numel()), reference, actual, relative)
+
+
 def _returned(execution: Execution) -> Mapping[str, TensorNumbers]:
     """Return what modules returned, in its own shape and order, by the names of the values."""
     names = {output.value for output in execution.modules}
-    moved = {name for name in names if name not in execution.values}
+    moved = names - execution.values.keys()
     found = {name: execution.values[name] for name in names - moved}
     if moved and execution.run_again is not None:
-        found |= {name: item for name, item in execution.run_again({}, moved).items() if name in moved}
-    return {name: TensorNumbers(_in_own_shape(execution, name, tensor)) for name, tensor in found.items()}
+        found |= execution.run_again({}, moved)
+    return {name: TensorNumbers(_in_own_shape(execution, name, found[name])) for name in names & found.keys()}
 
 
 def _in_own_shape(execution: Execution, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a value in the shape that the graph has for it, which a later view may have split."""
     shape = [size for size in execution.graph.values[name].shape or () if isinstance(size, int)]
     return tensor.reshape(shape) if math.prod(shape) == tensor.numel() else tensor
 
 
-def _layout_in(
-    returned: tuple[Mapping[str, TensorNumbers], Mapping[str, TensorNumbers]], output: ModuleOutput, place: ModuleOutput
-) -> tuple[Layout, str] | None:
-    """Return where the elements of what a module of A returned are in what one of B returned, and that in words."""
-    reference, actual = returned[0].get(output.value), returned[1].get(place.value)
-    layout = None if reference is None or actual is None else solve(reference, actual)
-    if layout is None or reference is None or actual is None:
-        return None
-    text = described(layout, tuple(reference.tensor.shape), tuple(actual.tensor.shape))
-    return layout, "" if text == "same" else text
-
-
-def _is_there(
-    returned: tuple[Mapping[str, TensorNumbers], Mapping[str, TensorNumbers]],
-    output: ModuleOutput,
-    place: ModuleOutput,
-    layout: Layout | None,
-    relative: float,
-) -> bool:
-    """Whether what a module of A returned is in what one of B returned, in a layout or in the same order."""
-    reference, actual = returned[0].get(output.value), returned[1].get(place.value)
-    if reference is None or actual is None:
-        return False
-    return holds(layout or Layout.of(0, [(reference.tensor.numel(), 1)]), reference, actual, relative)
+def _in_words(layout: Layout, tensor: torch.Tensor, source: torch.Tensor) -> str:
+    """Say where the elements of a tensor are in another one; `""` for the same order."""
+    text = described(layout, tuple(tensor.shape), tuple(source.shape))
+    return "" if text == "same" else text
 
 
 def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
     """Return the recognizable values of A and of B, with those of the other one that have their numbers."""
     reference, actual = pairs.reference.recognizable, pairs.actual.recognizable
-    evidence = {value: pairs.evidence(value) for value in reference}
-    found: dict[str, dict[str, Evidence]] = {}
-    for value, (kind, names) in evidence.items():
-        for name in names:
-            found.setdefault(name, {})[value] = kind
-    anchored: dict[SideName, dict[str, list[str]]] = {"A": {}, "B": {}}
+    same_weight: dict[str, dict[str, None]] = {}  # the results of the other one's operations with the same weights
+    same_weight_of_b: dict[str, dict[str, None]] = {}
     for anchor in pairs.anchors:
         value, name = anchor.reference.outputs[0], anchor.node.outputs[0]
-        anchored["A"].setdefault(value, []).append(name)
-        anchored["B"].setdefault(name, []).append(value)
+        same_weight.setdefault(value, {})[name] = None
+        same_weight_of_b.setdefault(name, {})[value] = None
+    found: dict[str, dict[str, Evidence]] = {}  # the values of A with each one of B, and what shows that
     of_reference, of_actual = [], []
-    for value, (kind, names) in evidence.items():
-        if names:
-            of_reference.append(LinkedValue(value, kind, names, tuple(_order(pairs, value, name) for name in names)))
-        else:
-            of_reference.append(_unlinked(value, anchored["A"].get(value, ())))
+    for value in reference:
+        kind, names = pairs.evidence(value)
+        for name in names:
+            found.setdefault(name, {})[value] = kind
+        orders = tuple(_order(pairs, value, name) for name in names)
+        linked = LinkedValue(value, kind, names, orders) if names else _unlinked(value, same_weight.get(value, ()))
+        of_reference.append(linked)
     for name in actual:
         owners = sorted(pairs.owners.get(name, ()))
         values = found.get(name) or {item: "by value" for item in owners if item in reference}
-        if values:
-            strongest = min(values.values(), key=_STRENGTH.index)
-            places = tuple(value for value, kind in values.items() if kind == strongest)
-            orders = tuple(_order(pairs, value, name) for value in places)
-            is_whole = name in pairs.found_in_reference
-            of_actual.append(LinkedValue(name, strongest if is_whole else "in part", places, orders))
-        else:
-            of_actual.append(_unlinked(name, anchored["B"].get(name, ())))
+        if not values:
+            of_actual.append(_unlinked(name, same_weight_of_b.get(name, ())))
+            continue
+        strongest = min(values.values(), key=_STRENGTH.index)
+        places = tuple(value for value, kind in values.items() if kind == strongest)
+        orders = tuple(_order(pairs, value, name) for value in places)
+        is_whole = name in pairs.found_in_reference
+        of_actual.append(LinkedValue(name, strongest if is_whole else "in part", places, orders))
     return {"A": tuple(of_reference), "B": tuple(of_actual)}
 
 
-def _unlinked(name: str, anchored: Sequence[str]) -> LinkedValue:
+def _unlinked(name: str, same_weight: Iterable[str]) -> LinkedValue:
     """Return a value whose numbers are not in the other implementation, with those that the same weights compute."""
-    places = tuple(dict.fromkeys(anchored))
+    places = tuple(same_weight)
     return LinkedValue(name, "uncovered", places, ("same weight, other numbers",) * len(places))
 
 
 def _order(pairs: Correspondence, value: str, name: str) -> str:
     """Say how a value of A is arranged in one of B, or that of B in that of A, as far as a match says so."""
     reference, actual = pairs.reference.execution.values.get(value), pairs.actual.execution.values.get(name)
-    for side, matches, first, second in (
-        ("B", pairs.from_actual.get(value, ()), reference, actual),
-        ("A", pairs.from_reference.get(name, ()), actual, reference),
-    ):
-        wanted = name if side == "B" else value
-        for match in matches:
-            if match.source == wanted and match.layout is not None and first is not None and second is not None:
-                text = described(match.layout, tuple(first.shape), tuple(second.shape))
-                return "" if text == "same" else text if match.whole else f"{text} of {side}"
+    if reference is None or actual is None:
+        return ""
+    for match in pairs.from_actual.get(value, ()):
+        if match.source == name and match.layout is not None:
+            text = _in_words(match.layout, reference, actual)
+            return text if match.whole or not text else f"{text} of B"
+    for match in pairs.from_reference.get(name, ()):
+        if match.source == value and match.layout is not None:
+            text = _in_words(match.layout, actual, reference)
+            return text if match.whole or not text else f"{text} of A"
     return ""
-
-
-def _check_names(given: ValueMap, known: Collection[str], places: Collection[str]) -> None:
-    """Raise a CompareError if a mapping names modules that were not called."""
-    for name, row in given.values.items():
-        for side, wanted, names in (("A", name, known), ("B", row.place, places)):
-            if wanted not in names:
-                close = get_close_matches(wanted, names, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise CompareError(f"the mapping names {wanted!r}, which no module of {side} returned{hint}")

@@ -89,10 +89,8 @@ def _parts(execution: Execution, names: Collection[str]) -> Iterator[tuple[str, 
         shape, offset = value.shape or (), execution.offsets.get(read, 0)
         sizes = tuple(size for size in shape if isinstance(size, int))
         part = execution.weights[weight].reshape(-1)[offset : offset + math.prod(sizes)]
-        has_known_sizes = len(sizes) == len(shape)
-        is_inside = len(part) == math.prod(sizes)
-        is_new = (weight, offset, len(part)) not in seen
-        if has_known_sizes and is_inside and len(part) > 1 and is_new:
+        is_known = len(sizes) == len(shape) and len(part) == math.prod(sizes)  # else its elements lie otherwise
+        if is_known and len(part) > 1 and (weight, offset, len(part)) not in seen:
             seen.add((weight, offset, len(part)))
             yield weight, offset, part.reshape(sizes).double()
 
@@ -110,7 +108,7 @@ def computed_tables(execution: Execution, tables: Sequence[TensorNumbers]) -> di
 
 
 def _found_in(numbers: TensorNumbers, tables: Sequence[TensorNumbers]) -> torch.Tensor | None:
-    """Return the numbers of the first table that are equal but for rounding, in the order of a tensor."""
+    """Return the numbers of the first table that are equal but for rounding, in the order of a tensor; None if none."""
     is_angular = numbers.bounds[0] >= -1 and numbers.bounds[1] <= 1  # as sines are; angles are close, relatively
     relative = max(RELATIVE, _ROUNDING * max(numbers.tensor.shape, default=1)) if is_angular else RELATIVE
     for table in tables:
@@ -122,12 +120,7 @@ def _found_in(numbers: TensorNumbers, tables: Sequence[TensorNumbers]) -> torch.
 
 def _independent(execution: Execution) -> list[str]:
     """Return the names of the computed values that depend on no input and have different numbers."""
-    dependent = {*execution.graph.inputs}
-    found = []
-    for node in execution.graph.nodes:
-        if not dependent.isdisjoint(node.reads):
-            dependent.update(node.outputs)
-        elif moved_value(node) is None:
-            found += [name for name in node.outputs if name in execution.values]
-    values = execution.values
-    return [name for name in found if values[name].is_floating_point() and values[name].numel() > 1]
+    dependent = execution.graph.computed_from(execution.graph.inputs)
+    computed = [name for node in execution.graph.nodes if moved_value(node) is None for name in node.outputs]
+    values = {name: execution.values[name] for name in computed if name in execution.values and name not in dependent}
+    return [name for name, value in values.items() if value.is_floating_point() and value.numel() > 1]

@@ -60,6 +60,7 @@ class ValueMap:
         write_output(path, "\n".join([_HEADING, "[values]", *self._lines(), ""]))
 
     def _lines(self) -> Iterator[str]:
+        """Yield the lines of the table of values in TOML."""
         for name, value in self.values.items():
             place = for_toml(value.place)
             text = place if value.layout is None else f"{{ in = {place}, layout = {for_toml(str(value.layout))} }}"
@@ -87,6 +88,12 @@ def load_value_map(path: str | os.PathLike[str]) -> ValueMap:
 
 
 def _mapped(value: Any) -> MappedValue:
+    """Return a row of the table `values` in a TOML file.
+
+    Raises:
+        TypeError: it is no module of B, and no table of `in` and `layout`.
+        ValueError: the layout has another form.
+    """
     entry = {"in": value} if isinstance(value, str) else value
     if not isinstance(entry, dict) or not {"in"} <= entry.keys() <= {"in", "layout"}:
         raise TypeError(f"a value is a module of B or a table of in and layout, not {value!r}")

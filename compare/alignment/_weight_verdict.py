@@ -2,22 +2,21 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import torch
 
 from ..layouts._described import described, row_blocks
-from ..pairing._weight_map import WeightMap, WeightMatch
+from ..pairing._places import place_of
+from ..pairing._weight_map import WeightMap, WeightMatch, WeightPart
 from ..rendering._outcome import Gap
+from ..runs._execution import Tensors
 
-Tensors = Mapping[str, torch.Tensor]
 _NUMBER = re.compile(r"\d+")
 _NUMERIC_CHANGE = re.compile(r"(times [-+.\de]+)?(, )?(plus [-+.\de]+)?(?<=.)")
-_NUMBER_OF_LAYER = re.compile(
-    r"([A-Za-z_][\w.]*?\.)\d+(?=\.)"
-)  # in a factor, which is a number or the name of a weight
+_NUMBER_OF_LAYER = re.compile(r"([A-Za-z_][\w.]*?\.)\d+(?=\.)")  # in a factor, a number or the name of a weight
 
 
 @dataclass(frozen=True)
@@ -51,32 +50,29 @@ def other_weights(weights: WeightMap, reference: Tensors, actual: Tensors) -> li
         reference: the weights of A.
         actual: the weights of B.
     """
-    free = [*weights.unused]
     pairs = [
-        (SequenceMatcher(None, name.lower(), item.lower()).ratio(), name, item)
+        (SequenceMatcher(None, name.lower(), counterpart.lower()).ratio(), name, counterpart)
         for name in weights.missing
-        for item in free
-        if sorted(reference[item].shape) == sorted(actual[name].shape)
+        for counterpart in weights.unused
+        if sorted(reference[counterpart].shape) == sorted(actual[name].shape)
     ]
     found: dict[str, OtherWeight] = {}
     taken: set[str] = set()
-    for _, name, item in sorted(pairs, key=lambda pair: -pair[0]):
-        if name not in found and item not in taken:
-            taken.add(item)
-            found[name] = _difference(name, item, actual[name], reference[item])
+    for _, name, counterpart in sorted(pairs, key=lambda pair: -pair[0]):  # the most similar names first
+        if name not in found and counterpart not in taken:
+            taken.add(counterpart)
+            found[name] = _difference(name, counterpart, actual[name], reference[counterpart])
     return [found[name] for name in weights.missing if name in found]
 
 
 def _difference(name: str, counterpart: str, weight: torch.Tensor, reference: torch.Tensor) -> OtherWeight:
+    """Return how a weight of B differs from its counterpart in A, which may be transposed, in the coarser dtype."""
     coarser = max((weight.dtype, reference.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     first, second = (item.detach().to(coarser).double() for item in (weight, reference))
     ways = [item for item in (second, second.T if second.dim() == 2 else second) if item.shape == first.shape]
-    errors = min(((first - item).abs() for item in ways or [second.reshape(first.shape)]), key=_count)
-    return OtherWeight(name, counterpart, _count(errors), first.numel(), float(errors.max()))
-
-
-def _count(errors: torch.Tensor) -> int:
-    return int(errors.count_nonzero())
+    errors = [(first - item).abs() for item in ways or [second.reshape(first.shape)]]
+    least = min(errors, key=torch.Tensor.count_nonzero)
+    return OtherWeight(name, counterpart, int(least.count_nonzero()), first.numel(), float(least.max()))
 
 
 def incomplete_weights(weights: WeightMap, reference: Tensors) -> Iterator[tuple[str, str]]:
@@ -126,10 +122,14 @@ def odd_weights(weights: WeightMap, reference: Tensors) -> Iterator[str]:
                 text = f"but in {count} of {len(group)} layers such a weight has the shape {[*usual_way[0]]}"
                 odd.setdefault(match.weight, f"{text} ({usual_way[1]})")
     for match in (match for match in known if match.weight in odd):
-        sources = ", ".join(part.weight for part in match.parts)
-        made_of = f"is made of {sources} ({_arrangement(match, reference)})"
+        made_of = f"is made of {_sources(match)} ({_arrangement(match, reference)})"
         yield f"the weight {match.weight!r} of B {made_of}, {odd[match.weight]}"
     yield from _of_other_layers([match for match in known if match.weight not in odd])
+
+
+def _sources(match: WeightMatch) -> str:
+    """Return the names of the weights of A of which a weight of B is made, for people."""
+    return ", ".join(part.weight for part in match.parts)
 
 
 def lone_changes(weights: WeightMap, reference: Tensors) -> Iterator[Gap]:
@@ -145,8 +145,9 @@ def lone_changes(weights: WeightMap, reference: Tensors) -> Iterator[Gap]:
     counts = Counter(changes.values())
     for match, change in changes.items():
         if counts[change] == 1:
-            sources = ", ".join(part.weight for part in match.parts)
-            yield Gap(match.weight, f"it is {sources} of A, {change}, as no other weight is: run both to judge it")
+            yield Gap(
+                match.weight, f"it is {_sources(match)} of A, {change}, as no other weight is: run both to judge it"
+            )
 
 
 def _lone_change(match: WeightMatch, reference: Tensors) -> str:
@@ -165,7 +166,7 @@ def _grouped(matches: Sequence[WeightMatch], what: Callable[[WeightMatch], objec
     """Return the weights in the same place of all layers which are alike in something else."""
     groups: dict[tuple[str, object], list[WeightMatch]] = {}
     for match in matches:
-        groups.setdefault((_NUMBER.sub("#", match.weight), what(match)), []).append(match)
+        groups.setdefault((place_of(match.weight), what(match)), []).append(match)
     return groups.values()
 
 
@@ -181,7 +182,7 @@ def _way(match: WeightMatch, reference: Tensors) -> tuple[str, object]:
 
 def _kinds(match: WeightMatch) -> tuple[str, ...]:
     """Return the names of the weights of A without numbers."""
-    return tuple(_NUMBER.sub("#", part.weight) for part in match.parts)
+    return tuple(place_of(part.weight) for part in match.parts)
 
 
 def _of_other_layers(matches: Sequence[WeightMatch]) -> Iterator[str]:
@@ -191,24 +192,21 @@ def _of_other_layers(matches: Sequence[WeightMatch]) -> Iterator[str]:
     where it does not belong either. The weights of one place may all be of the layer before or after, as norms that are
     applied earlier.
     """
-    layers = {match.weight: (_layer(match.weight), _layer(match.parts[0].weight)) for match in matches}
-    pairs = {name: (at, source) for name, (at, source) in layers.items() if at is not None and source is not None}
-    source_layers: dict[int, Counter[int]] = {}
-    steps: dict[str, Counter[int]] = {}
-    for name, (layer, source_layer) in pairs.items():
+    layers = {match: (_layer(match.weight), _layer(match.parts[0].weight)) for match in matches}
+    pairs = {match: (at, source) for match, (at, source) in layers.items() if at is not None and source is not None}
+    source_layers: dict[int, Counter[int]] = {}  # of all weights of a layer of B
+    steps: dict[str, Counter[int]] = {}  # from the layer in B to that in A, of all weights in a place of the layers
+    for match, (layer, source_layer) in pairs.items():
         source_layers.setdefault(layer, Counter())[source_layer] += 1
-        steps.setdefault(_NUMBER.sub("#", name), Counter())[source_layer - layer] += 1
-    sources = {(_NUMBER.sub("#", match.weight), match.parts[0].weight) for match in matches}
-    for match in matches:
-        if (pair := pairs.get(match.weight)) is None:
-            continue
-        layer, source_layer = pair
-        (usual, count), place = source_layers[layer].most_common(1)[0], _NUMBER.sub("#", match.weight)
+        steps.setdefault(place_of(match.weight), Counter())[source_layer - layer] += 1
+    sources = {(place_of(match.weight), match.parts[0].weight) for match in matches}
+    for match, (layer, source_layer) in pairs.items():
+        (usual, count), place = source_layers[layer].most_common(1)[0], place_of(match.weight)
         is_odd = source_layer != usual and 2 * count > source_layers[layer].total()
         if is_odd and 2 * steps[place][source_layer - layer] <= steps[place].total():
             source = match.parts[0].weight
             expected = _NUMBER.sub(str(usual), source, count=1)
-            kinds = {_NUMBER.sub("#", item) for name, item in sources if name == place}
+            kinds = {place_of(item) for name, item in sources if name == place}
             if (place, expected) in sources and len(kinds) == 1:  # else its number is not that of a layer
                 yield f"the weight {match.weight!r} of B is made of {source}, where {expected} would be expected"
 
@@ -226,35 +224,51 @@ def _making(match: WeightMatch, group: Sequence[WeightMatch]) -> str:
         match: the weight.
         group: those of the same place in all layers. A number is that of the layer if it is so in most of them.
     """
-    digits = _NUMBER.findall(match.weight)
+    own_numbers = _NUMBER.findall(match.weight)
     peers = [item for item in group if _kinds(item) == _kinds(match)]
     names = []
     for index, part in enumerate(match.parts):
-        places = iter(range(len(_NUMBER.findall(part.weight))))
-
-        def replaced(found: re.Match[str], index: int = index, places: Iterator[int] = places) -> str:
-            place = next(places)
-            linked = (position for position, number in enumerate(digits) if number == found[0])
-            return "#" if any(_are_linked(peers, position, index, place) for position in linked) else found[0]
-
-        names.append(_NUMBER.sub(replaced, part.weight))
+        pieces = re.split(r"(\d+)", part.weight)  # each second one is a number
+        for place, number in enumerate(pieces[1::2]):
+            equal = [position for position, own in enumerate(own_numbers) if own == number]
+            if any(_are_linked(peers, position, index, place) for position in equal):
+                pieces[2 * place + 1] = "#"
+        names.append("".join(pieces))
     return ", ".join(names)
 
 
 def _are_linked(group: Sequence[WeightMatch], position: int, index: int, place: int) -> bool:
-    """Whether a number in the names of weights of B is one in the names of their parts, in most layers."""
+    """Whether a number in the names of weights of B is one in the names of their parts, in most layers.
+
+    Args:
+        group: the weights of B.
+        position: which number it is in their names.
+        index: which of their parts has the other number.
+        place: which number it is in the name of the part.
+    """
     numbers = [(_NUMBER.findall(item.weight), _NUMBER.findall(item.parts[index].weight)) for item in group]
     return 2 * [of_weight[position] == of_part[place] for of_weight, of_part in numbers].count(True) > len(group)
 
 
-def _arrangement(match: WeightMatch, reference: Tensors) -> str:
-    texts = []
+def described_parts(match: WeightMatch, reference: Tensors) -> Iterator[tuple[WeightPart, str]]:
+    """Yield each part of a weight of B, and how it is arranged in words; `""` for rows in an irregular order alone.
+
+    Args:
+        match: what the weight is made of.
+        reference: the weights of A.
+    """
     for part in match.parts:
-        shapes = match.shape, tuple(reference[part.weight].shape) if part.weight in reference else match.shape
-        inner, outer = shapes[::-1] if part.arrangement == "holds" else shapes
-        text = described(part.layout, inner, outer)
-        text = "" if text == "same" and part.order else text
-        texts.append(", ".join(filter(None, (text, part.order_of_rows, _NUMBER_OF_LAYER.sub(r"\1#", part.factor)))))
+        inner, outer = match.shape, tuple(reference[part.weight].shape) if part.weight in reference else match.shape
+        text = described(part.layout, *((outer, inner) if part.arrangement == "holds" else (inner, outer)))
+        yield part, "" if text == "same" and part.order else text
+
+
+def _arrangement(match: WeightMatch, reference: Tensors) -> str:
+    """Return how a weight of B is made of those of A, in words that are the same in all layers."""
+    texts = (
+        ", ".join(filter(None, (text, part.order_of_rows, _NUMBER_OF_LAYER.sub(r"\1#", part.factor))))
+        for part, text in described_parts(match, reference)
+    )
     return "; ".join(dict.fromkeys(texts))
 
 
@@ -266,11 +280,9 @@ def irregular_orders(weights: WeightMap) -> Iterator[str]:
     """
     names = [match.weight for match in weights.matches if any(part.order for part in match.parts)]
     if names:
-        count = (
-            f"{len(names)} weights of B, such as {names[0]!r}," if len(names) > 1 else f"the weight {names[0]!r} of B"
-        )
-        verb = "have" if len(names) > 1 else "has"
-        yield f"{count} {verb} rows of A in no regular order: right only if what reads the results expects it"
+        several = f"{len(names)} weights of B, such as {names[0]!r}, have"
+        subject = several if len(names) > 1 else f"the weight {names[0]!r} of B has"
+        yield f"{subject} rows of A in no regular order: right only if what reads the results expects it"
 
 
 def permuted_blocks(weights: WeightMap) -> Iterator[str]:
@@ -279,7 +291,7 @@ def permuted_blocks(weights: WeightMap) -> Iterator[str]:
     Args:
         weights: which weights correspond.
     """
-    sizes: dict[int, str] = {}
+    sizes: dict[int, str] = {}  # a weight for each size
     for match in weights.matches:
         if len(match.parts) == 1 and match.parts[0].arrangement == "moved":
             blocks = row_blocks(match.parts[0].layout, match.shape)

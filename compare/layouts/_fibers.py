@@ -1,4 +1,8 @@
-"""`Fibers`: find the places of fibers, which are the vectors of elements along one dimension of a tensor."""
+"""`Fibers`: find the places of fibers, which are the vectors of elements along one dimension of a tensor.
+
+The place of a fiber is the flat index of its first element in the tensor. The places of several fibers in order are
+regular if they are those of an index with a few digits, each of a size and a stride (see `Layout`).
+"""
 
 import functools
 import math
@@ -7,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from ._closeness import Closeness
+from ._layout import Digit
 
 STATISTICS_KEY = torch.tensor([1.0, 0.7, 0.9], dtype=torch.float64)  # combines statistics into one number
 _CANDIDATES = 8  # places to try for one fiber
@@ -70,7 +75,7 @@ class Fibers:
         return (places // self._after * self._after * self._length + places % self._after).tolist()
 
     def _are_at(self, statistics: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        """Whether fibers with these statistics begin at these flat indices."""
+        """Return whether a fiber with these statistics begins at each of these flat indices, as booleans."""
         block = self._after * self._length
         inside = (indices >= 0) & (indices < self._flat.numel())
         safe = torch.where(inside, indices, 0)
@@ -78,14 +83,16 @@ class Fibers:
         places = torch.where(begins, safe // block * self._after + safe % block, 0)
         return inside & begins & ((self.statistics[places] - statistics).abs() <= self.limits[places, None]).all(-1)
 
-    def digits(self, statistics: torch.Tensor, start: int) -> list[tuple[int, int]] | None:
-        """Return the digits of the index of fibers, most significant first; None if their places are not regular.
+    def digits(self, statistics: torch.Tensor, start: int) -> list[Digit] | None:
+        """Return the digits of the places of fibers, most significant first; None if their places are not regular.
+
+        Digits are found from the least significant one; of several possible ones, the most likely is tried first.
 
         Args:
             statistics: of the fibers in order.
             start: the flat index where the first one begins.
         """
-        pending: list[list[tuple[int, int]]] = [[]]
+        pending: list[list[Digit]] = [[]]
         for _ in range(_SEARCHES):
             if not pending:
                 return None
@@ -97,10 +104,15 @@ class Fibers:
                 return found
         return None
 
-    def _next_digits(self, statistics: torch.Tensor, start: int, unit: int) -> list[tuple[int, int]]:
-        """Return the possible digits of which one counts for `unit`; the most likely one is the last.
+    def _next_digits(self, statistics: torch.Tensor, start: int, unit: int) -> list[Digit]:
+        """Return the possible digits of the places, of which the next one counts; the most likely one is the last.
 
         The same fiber may be in several places, and so the first that fits may be wrong.
+
+        Args:
+            statistics: of the fibers in order.
+            start: the flat index where the first one begins.
+            unit: how many fibers the less significant digits, which are known, tell apart.
         """
         steps = torch.arange(len(statistics) // unit)
         found = []
@@ -113,7 +125,7 @@ class Fibers:
                     found.append((size, place - start))
         return sorted(found, key=lambda digit: (digit[0], -digit[1]))
 
-    def order(self, fiber: torch.Tensor, start: int) -> tuple[int, list[tuple[int, int]]] | None:
+    def order(self, fiber: torch.Tensor, start: int) -> tuple[int, list[Digit]] | None:
         """Return the offset and the digits of the index inside of a fiber; None if its elements have no regular order.
 
         Args:
@@ -133,11 +145,12 @@ class Fibers:
 
 @functools.lru_cache(maxsize=1024)
 def _divisors(number: int) -> tuple[int, ...]:
+    """Return the numbers that divide a positive number, in no order."""
     small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
     return (*small, *(number // size for size in small))
 
 
-def indices_of(start: int, digits: Sequence[tuple[int, int]]) -> torch.Tensor:
+def indices_of(start: int, digits: Sequence[Digit]) -> torch.Tensor:
     """Return the flat index for each value of the digits."""
     indices = torch.full((), start)
     for size, stride in digits:

@@ -57,6 +57,7 @@ class TensorIndex:
         self._exceptions = exceptions
 
     def _relative_of(self, name: str) -> float:
+        """Return the largest difference of equal numbers of a tensor, relative."""
         return self._exceptions.get(name, self._relative)
 
     @cached_property
@@ -73,16 +74,17 @@ class TensorIndex:
     @cached_property
     def _pools(self) -> Mapping[int, _Pool]:
         """All fibers, by their length."""
-        parts: dict[int, list[tuple[str, Fibers]]] = {}
+        by_length: dict[int, list[tuple[str, Fibers]]] = {}  # the name of a tensor, and its fibers along a dimension
         for name, numbers in self._tensors.items():
             shape = tuple(numbers.tensor.shape)
             for axis, length in enumerate(shape):
                 if length >= _MIN_LENGTH:
                     fibers = numbers.fibers(shape, axis, self._relative_of(name))
-                    parts.setdefault(length, []).append((name, fibers))
-        return {length: self._pool(items) for length, items in parts.items()}
+                    by_length.setdefault(length, []).append((name, fibers))
+        return {length: self._pool(items) for length, items in by_length.items()}
 
     def _pool(self, items: list[tuple[str, Fibers]]) -> _Pool:
+        """Return the fibers of several tensors, which are all of one length, sorted by their keys."""
         statistics = torch.cat([fibers.statistics for _, fibers in items])
         limits = torch.cat([fibers.limits for _, fibers in items])
         owners = torch.cat([torch.full((len(fibers.limits),), index) for index, (_, fibers) in enumerate(items)])
@@ -106,7 +108,9 @@ class TensorIndex:
         return [names[int(index)] for index in close.all(-1).nonzero()[:, 0]]
 
     def holders(self, numbers: TensorNumbers, relative: float = 0.0) -> list[str]:
-        """Return the tensors that have the largest fibers of a tensor; small ones may be equal in many tensors.
+        """Return the tensors that may hold all numbers of a tensor: those that have its largest fibers.
+
+        Small fibers may be equal in many tensors. Dimensions are tried from the longest one.
 
         Args:
             numbers: of the tensor to look for.
@@ -118,14 +122,14 @@ class TensorIndex:
             if shape[axis] >= _MIN_LENGTH and shape[axis] in self._pools:
                 fibers = numbers.fibers(shape, axis, max(self._pools[shape[axis]].relative, relative))
                 places = sizes_of(fibers.statistics).abs().topk(min(_PROBES, len(fibers.limits))).indices
-                owners = [{*self._owners(shape[axis], fibers, int(place))} for place in places]
-                found |= dict.fromkeys(name for name in owners[0] if all(name in group for group in owners))
+                with_each = [{*self._with_fiber(shape[axis], fibers, int(place))} for place in places]
+                found |= dict.fromkeys(set.intersection(*with_each))
             if any(self._tensors[name].tensor.numel() > numbers.tensor.numel() for name in found):
                 break  # other dimensions find the same ones
         return sorted(found)[:_MOST]
 
-    def _owners(self, length: int, fibers: Fibers, place: int) -> Iterator[str]:
-        """Yield the tensors that have a fiber with the statistics of another one."""
+    def _with_fiber(self, length: int, fibers: Fibers, place: int) -> Iterator[str]:
+        """Yield the tensors that have a fiber with the statistics of that at an index among `fibers`."""
         pool, statistics, limit = self._pools[length], fibers.statistics[place], fibers.limits[place]
         key, reach = float(statistics @ STATISTICS_KEY), 4 * float(limit)
         low, high = torch.searchsorted(pool.keys, torch.tensor([key - reach, key + reach], dtype=torch.float64))

@@ -1,5 +1,6 @@
 """`Layout`: where the elements of a tensor are in another one: transposed, split, joined, interleaved or repeated."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from filch.steal.text._visible import short_line
 
 _MOST_ELEMENTS = 2**48  # of a layout from a file
 Shape = tuple[int, ...]
+Digit = tuple[int, int]  # of an index: how many values the digit has, and how far apart two neighbors are
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,9 @@ class Layout:
     strides: Shape
 
     @classmethod
-    def of(cls, offset: int, digits: Sequence[tuple[int, int]]) -> "Layout":
-        """Return the layout with the fewest digits."""
-        merged: list[tuple[int, int]] = []
+    def of(cls, offset: int, digits: Sequence[Digit]) -> "Layout":
+        """Return the layout with the fewest digits: neighbors that count on evenly are joined into one."""
+        merged: list[Digit] = []
         for size, stride in digits:
             if size == 1:
                 continue
@@ -41,6 +43,11 @@ class Layout:
             else:
                 merged.append((size, stride))
         return cls(offset, tuple(size for size, _ in merged), tuple(stride for _, stride in merged))
+
+    @classmethod
+    def contiguous(cls, count: int, offset: int = 0) -> "Layout":
+        """Return the layout of consecutive elements in the same order."""
+        return cls.of(offset, [(count, 1)])
 
     @classmethod
     def parse(cls, text: str) -> "Layout":
@@ -59,6 +66,11 @@ class Layout:
         return cls(numbers[0], tuple(numbers[1::2]), tuple(numbers[2::2]))
 
     @property
+    def digits(self) -> list[Digit]:
+        """The size and the stride of each digit, most significant first."""
+        return [*zip(self.sizes, self.strides, strict=True)]
+
+    @property
     def numel(self) -> int:
         """The number of elements."""
         return math.prod(self.sizes)
@@ -71,7 +83,7 @@ class Layout:
     @property
     def without_repeats(self) -> "Layout":
         """The layout of the same elements, each once."""
-        return Layout.of(self.offset, [digit for digit in zip(self.sizes, self.strides, strict=True) if digit[1]])
+        return Layout.of(self.offset, [digit for digit in self.digits if digit[1]])
 
     def select(self, source: torch.Tensor) -> torch.Tensor:
         """Return the elements as a view of the other tensor; its shape is `sizes`.
@@ -87,9 +99,30 @@ class Layout:
     @property
     def last(self) -> int:
         """The largest flat index in the other tensor."""
-        steps = zip(self.sizes, self.strides, strict=True)
-        return self.offset + sum((size - 1) * stride for size, stride in steps)
+        return self.offset + sum((size - 1) * stride for size, stride in self.digits)
+
+    def places(self, indices: torch.Tensor) -> torch.Tensor:
+        """Return the flat indices in the other tensor of the elements with these flat indices."""
+        places = torch.full_like(indices, self.offset)
+        for size, stride in reversed(self.digits):
+            places, indices = places + indices % size * stride, indices // size
+        return places
 
     def __str__(self) -> str:
-        digits = zip(self.sizes, self.strides, strict=True)
-        return f"{self.offset}+" + "·".join(f"{size}:{stride}" for size, stride in digits)
+        return f"{self.offset}+" + "·".join(f"{size}:{stride}" for size, stride in self.digits)
+
+
+def long_sizes(shape: Sequence[int]) -> Shape:
+    """Return the sizes of the dimensions that have several indices."""
+    return tuple(size for size in shape if size != 1)
+
+
+def are_regrouped(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether a reshape from one shape to the other one only joins dimensions, or only splits them."""
+    ends, other_ends = _ends(shape), _ends(other)
+    return ends <= other_ends or ends >= other_ends
+
+
+def _ends(shape: Sequence[int]) -> set[int]:
+    """Return the numbers of elements of the last dimensions, of one of them to all."""
+    return {*itertools.accumulate(reversed(long_sizes(shape)), int.__mul__)}

@@ -37,6 +37,7 @@ class TensorNumbers:
 
     @cached_property
     def _typical(self) -> float:
+        """The size of a typical finite number, which a few large ones hardly change."""
         return typical_size(self.finite)
 
     def closeness(self, relative: float) -> Closeness:

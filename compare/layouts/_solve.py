@@ -34,7 +34,7 @@ def holds(layout: Layout, numbers: TensorNumbers, source: TensorNumbers, relativ
         relative: the largest difference; see `TensorNumbers.closeness`.
     """
     tensor, other = numbers.tensor, source.tensor
-    if tensor.numel() != layout.numel or layout.offset < 0 or layout.last >= other.numel():
+    if tensor.numel() != layout.numel or layout.last >= other.numel():
         return False
     return source.closeness(relative).holds(tensor.reshape(layout.sizes), layout.select(other))
 
@@ -50,7 +50,7 @@ def solve(numbers: TensorNumbers, source: TensorNumbers, relative: float = RELAT
     shape, other = tuple(numbers.tensor.shape), tuple(source.tensor.shape)
     if not numbers.tensor.numel() or not source.tensor.numel():
         return None
-    same = Layout.of(0, [(numbers.tensor.numel(), 1)])
+    same = Layout.contiguous(numbers.tensor.numel())
     if math.prod(shape) == math.prod(other) and holds(same, numbers, source, relative):
         return same
     (least, largest), (low, high) = numbers.bounds, source.bounds
@@ -107,19 +107,21 @@ def usual_layout(numbers: TensorNumbers, source: TensorNumbers, relative: float)
 
 @functools.lru_cache(maxsize=1024)
 def _usual_layouts(shape: Shape, source: Shape, parts: int) -> tuple[list[Layout], torch.Tensor]:
-    """Return layouts by the shapes, with the places of the first elements."""
+    """Return the layouts that `_permuted` yields, each once, and the places of the first elements in each of them."""
     layouts = [*dict.fromkeys(_permuted(shape, source, parts))]
     elements = torch.arange(min(_FIRST, math.prod(shape)))
-    places = []
-    for layout in layouts:
-        rest, place = elements, torch.full_like(elements, layout.offset)
-        for size, stride in zip(reversed(layout.sizes), reversed(layout.strides), strict=True):
-            place, rest = place + rest % size * stride, rest // size
-        places.append(place)
+    places = [layout.places(elements) for layout in layouts]
     return layouts, torch.stack(places) if places else torch.zeros(0, len(elements), dtype=torch.long)
 
 
 def _permuted(shape: Shape, source: Shape, parts: int) -> Iterator[Layout]:
+    """Yield the layouts of each of the equal parts of a tensor along its last dimension, with dimensions permuted.
+
+    Args:
+        shape: of the tensor to look for; its last size may divide the last dimension of a part, as heads do.
+        source: the shape of the tensor with the parts.
+        parts: how many there are.
+    """
     last = source[-1] // parts
     strides = [math.prod(source[axis + 1 :]) for axis in range(len(source))]
     whole = [*zip((*source[:-1], last), strides, strict=True)]
@@ -159,47 +161,60 @@ def has_columns(numbers: TensorNumbers, source: TensorNumbers, relative: float =
 
 
 def _pairs_of_dimensions(shape: Shape, source: Shape) -> Iterator[tuple[Shape, int, Shape, int]]:
-    """Yield pairs of dimensions of equal size, the largest first: of both shapes, then of regrouped ones."""
-    found: dict[tuple[Shape, int, Shape, int], int] = {}
+    """Yield pairs of dimensions of equal size, the largest first: of both shapes, then of regrouped ones.
+
+    Yields:
+        the first shape or a regrouped one, the dimension, and likewise of the second shape.
+    """
+    found: dict[tuple[Shape, int, Shape, int], int] = {}  # the size of the dimensions
     for first, second in ((shape, source), *_regrouped(shape, source)):
-        for axis, size in enumerate(first):
-            for source_axis, other in enumerate(second):
-                if size == other and size > 1:
-                    found.setdefault((first, axis, second, source_axis), size)
+        for (axis, size), (source_axis, other) in itertools.product(enumerate(first), enumerate(second)):
+            if size == other and size > 1:
+                found.setdefault((first, axis, second, source_axis), size)
         if len(found) >= _ATTEMPTS:
             break
-    ordered = sorted(found, key=lambda pair: -found[pair])
-    yield from ordered[:_ATTEMPTS]
+    yield from sorted(found, key=lambda pair: -found[pair])[:_ATTEMPTS]
 
 
 def _regrouped(shape: Shape, source: Shape) -> Iterator[tuple[Shape, Shape]]:
-    """Yield pairs of shapes in which one has neighboring dimensions joined, or a dimension split, to fit the other."""
-    for first, second, swapped in ((shape, source, False), (source, shape, True)):
-        for index in range(len(first) - 1):
-            joined = first[index] * first[index + 1]
-            if joined in second:
-                new = (*first[:index], joined, *first[index + 2 :])
-                yield (second, new) if swapped else (new, second)
-        for index, size in enumerate(first):
-            for part in {*second}:
-                if 1 < part < size and size % part == 0:
-                    for parts in ((size // part, part), (part, size // part)):
-                        new = (*first[:index], *parts, *first[index + 1 :])
-                        yield (second, new) if swapped else (new, second)
+    """Yield both shapes with one of them regrouped to fit the other."""
+    yield from ((new, source) for new in _fitted(shape, source))
+    yield from ((shape, new) for new in _fitted(source, shape))
+
+
+def _fitted(shape: Shape, other: Shape) -> Iterator[Shape]:
+    """Yield a shape with two neighboring dimensions joined, or one split in two, so that another shape has the size."""
+    for index in range(len(shape) - 1):
+        joined = shape[index] * shape[index + 1]
+        if joined in other:
+            yield *shape[:index], joined, *shape[index + 2 :]
+    for index, size in enumerate(shape):
+        for part in {*other}:
+            if 1 < part < size and size % part == 0:
+                for parts in ((size // part, part), (part, size // part)):
+                    yield *shape[:index], *parts, *shape[index + 1 :]
 
 
 def _solve_along(tensor: torch.Tensor, axis: int, fibers: Fibers) -> Layout | None:
-    """Return a likely layout of a tensor, found by its fibers along a dimension; its elements are not checked."""
+    """Return a likely layout of a tensor, found by its fibers along a dimension; its elements are not checked.
+
+    The digits of its index are those of the dimensions before `axis` (outer), of `axis` itself, and of those after it
+    (inner).
+
+    Args:
+        tensor: the tensor to look for.
+        axis: its dimension.
+        fibers: those of the other tensor.
+    """
     statistics = order_free_statistics(tensor, axis)
     before = math.prod(tensor.shape[:axis])
     statistics = statistics.reshape(before, -1, statistics.shape[-1])
+    first_fiber = tensor.movedim(axis, -1).reshape(-1, tensor.shape[axis])[0]
     for start in fibers.places(statistics[0, 0]):
         inner = fibers.digits(statistics[0], start)
         outer = fibers.digits(statistics[:, 0], start) if inner is not None else None
-        if inner is None or outer is None:
-            continue
-        along = fibers.order(tensor.movedim(axis, -1).reshape(-1, tensor.shape[axis])[0], start)
-        if along is not None:
+        along = fibers.order(first_fiber, start) if outer is not None else None
+        if inner is not None and outer is not None and along is not None:
             offset, digits = along
             return Layout.of(start + offset, [*outer, *digits, *inner])
     return None

@@ -1,6 +1,15 @@
-"""`Correspondence`: which values of two executions are the same, and what shows it."""
+"""`Correspondence`: which values of two executions are the same, and what shows it.
 
-from collections.abc import Iterator, Mapping, Sequence
+A value is recognizable if it has enough different numbers. The owners of a value of B are the values, inputs and
+weights of A that have numbers of it; it is found if they have all of them. The root of a value is the one from which
+it was only moved, by a reshape or a transpose, say (see `Execution.roots`). Anchors are pairs of operations that read
+the same weight.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -14,7 +23,7 @@ from ..layouts._solve import solve
 from ..runs._execution import Execution, Output, Tensors, moved_value
 from ._outputs import JudgedOutput, JudgedOutputs, judge_outputs
 from ._values import Matches, ValueSide, equal_values, match_values, matched_values
-from ._weight_map import WeightMap, WeightPart
+from ._weight_map import WeightMap, WeightMatch, WeightPart
 
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "uncovered"]
 
@@ -27,7 +36,7 @@ class Anchor:
         node: the operation of B.
         reference: that of A.
         weight: the weight of B.
-        operand: what the operation of B reads besides weights, as it is read.
+        operand: the value that the operation of B reads besides weights, as it is read, not its root.
         reference_operand: likewise of A.
         whole: whether the two read the whole weight, or one of them a weight that was joined with others.
         folded: whether the weight of B also has a factor that A applies elsewhere.
@@ -50,6 +59,10 @@ class Correspondence:
         actual: the values of implementation B.
         weights: which weights correspond.
         known: the values that are known to correspond, in runs whose numbers are the same but for rounding.
+
+    Attributes:
+        from_reference: where the values of B are in values of A, by the names of those of B.
+        from_actual: where the values of A are in values of B, by the names of those of A.
     """
 
     def __init__(
@@ -63,23 +76,31 @@ class Correspondence:
     @cached_property
     def owners(self) -> Mapping[str, frozenset[str]]:
         """The values of A that have numbers of each value of B, by its name; also weights and inputs."""
-        owners: dict[str, set[str]] = {}
-        for name, matches in self.from_reference.items():
-            owners.setdefault(name, set()).update(match.source for match in matches)
-        for name, matches in self.from_actual.items():
-            for match in matches:
-                owners.setdefault(match.source, set()).add(name)
+        owners: dict[str, set[str]] = defaultdict(set)
+        for match in itertools.chain(*self.from_reference.values()):
+            owners[match.value].add(match.source)
+        for match in itertools.chain(*self.from_actual.values()):
+            owners[match.source].add(match.value)
         for weight in self.weights.matches:
             exact = {part.weight for part in weight.parts if not part.factor}
-            owners.setdefault(weight.weight, set()).update(exact, weight.others if exact else ())
+            owners[weight.weight].update(exact, weight.others if exact else ())
         reference, actual = self.reference.execution, self.actual.execution
-        for name in actual.graph.inputs:
-            same = (item for item in reference.graph.inputs if _equal(reference.values[item], actual.values[name]))
-            owners.setdefault(name, set()).update(same)
+        for name, item in itertools.product(actual.graph.inputs, reference.graph.inputs):
+            if _equal(reference.values[item], actual.values[name]):
+                owners[name].add(item)
         for name, value in self._outputs_of_reference.items():
             if value in reference.values and name not in self.actual.recognizable:
-                owners.setdefault(name, set()).add(value)
+                owners[name].add(value)
         return {name: frozenset(items) for name, items in owners.items()}
+
+    @cached_property
+    def owned(self) -> Mapping[str, Sequence[str]]:
+        """The computed values and inputs of B that have numbers of each value of A, by its name."""
+        owned: dict[str, list[str]] = defaultdict(list)
+        for name, owners in self.owners.items():
+            for owner in owners if name in self.actual.execution.values else ():
+                owned[owner].append(name)
+        return dict(owned)
 
     @cached_property
     def found_in_reference(self) -> frozenset[str]:
@@ -90,14 +111,13 @@ class Correspondence:
 
     @cached_property
     def _outputs_of_reference(self) -> Mapping[str, str]:
-        """The values of B that are whole outputs of A, with those of A."""
+        """The roots of B's outputs that are right and whole, with the roots of those of A; `""` if A has no root."""
         reference, actual, found = self.reference.execution, self.actual.execution, dict[str, str]()
         for item in self.outputs.judged:
             if item.actual is not None and not item.problem:
                 name = actual.roots.get(item.actual.result.value, "")
-                value = reference.roots.get(item.reference.result.value, "")
                 if name in actual.values and actual.values[name].numel() == item.actual.tensor.numel():
-                    found[name] = value
+                    found[name] = reference.roots.get(item.reference.result.value, "")
         return found
 
     @cached_property
@@ -114,13 +134,16 @@ class Correspondence:
         """
         exact = dict(matched_values(self.from_reference, reference))
         made_up = self.found_in_reference - self.from_reference.keys()
-        for match in (match for matches in self.from_actual.values() for match in matches):
-            name, layout = match.source, match.layout
-            if name not in made_up or layout is None or 0 in layout.strides:
+        for match in itertools.chain(*self.from_actual.values()):
+            layout = match.layout
+            if (
+                match.source not in made_up or layout is None or 0 in layout.strides
+            ):  # a repeated value has no one place
                 continue
-            if reference[match.value].numel() == layout.numel and layout.last < actual[name].numel():
-                whole = exact.setdefault(name, actual[name].clone().contiguous())
-                layout.select(whole).copy_(reference[match.value].reshape(layout.sizes))
+            part, whole = reference[match.value], actual[match.source]
+            if part.numel() == layout.numel and layout.last < whole.numel():  # else other inputs select other rows
+                made = exact.setdefault(match.source, whole.clone().contiguous())
+                layout.select(made).copy_(part.reshape(layout.sizes))
         return equal_values(exact, actual)
 
     @cached_property
@@ -137,7 +160,7 @@ class Correspondence:
         return replace(judged, judged=tuple(map(self._if_inside, judged.judged)))
 
     def _if_inside(self, item: JudgedOutput) -> JudgedOutput:
-        """Return an output that B does not return, with the value of B that has its numbers."""
+        """Return an output with the value inside of B that has its numbers, if B does not return it, by name."""
         root = self.reference.execution.roots.get(item.reference.result.value, "")
         matches = self.from_actual.get(root, ())
         inner = next((match.source for match in matches if match.layout is not None), "")
@@ -147,14 +170,13 @@ class Correspondence:
     @cached_property
     def plain_outputs(self) -> Mapping[str, torch.Tensor]:
         """The values of B that are outputs and can't be recognized by their numbers, with the numbers of A's output."""
-        actual, found = self.actual, dict[str, torch.Tensor]()
-        for item in (item for item in self.outputs.judged if item.actual is not None):
-            output = item.actual or item.reference
-            name = actual.execution.roots.get(output.result.value, "")
-            sizes = output.tensor.numel(), item.reference.tensor.numel()
-            is_plain = name in actual.execution.values and name not in actual.recognizable
-            if is_plain and sizes == (actual.execution.values[name].numel(),) * 2:
-                found[name] = item.reference.tensor.reshape(-1)
+        values, found = self.actual.execution.values, dict[str, torch.Tensor]()
+        for item in self.outputs.judged:
+            name = "" if item.actual is None else self.actual.execution.roots.get(item.actual.result.value, "")
+            if item.actual is not None and name in values and name not in self.actual.recognizable:
+                sizes = {item.actual.tensor.numel(), item.reference.tensor.numel(), values[name].numel()}
+                if len(sizes) == 1:
+                    found[name] = item.reference.tensor.reshape(-1)
         return found
 
     @cached_property
@@ -180,41 +202,37 @@ class Correspondence:
     @cached_property
     def anchors(self) -> tuple[Anchor, ...]:
         """The operations of B, each with that of A that reads the same weight, in the order of B."""
-        uses = _uses(self.reference.execution), _uses(self.actual.execution)
-        found = []
-        for weight, nodes in uses[1].items():
-            match = self.weights.by_weight.get(weight)
-            parts = match.parts if match is not None else ()
-            for part in parts:
-                whole = len(parts) == 1 and part.arrangement in ("same", "moved")
-                readers = nodes
-                if part.arrangement == "holds":  # of layers whose weights were stacked, say
-                    execution = self.actual.execution
-                    readers = [node for node in nodes if part.layout.offset in _view_of(execution, node, weight)]
-                for node, reference in self._pairs(readers, uses[0].get(part.weight, []), part):
-                    operand = data_operand(self.actual.execution, node)
-                    reference_operand = data_operand(self.reference.execution, reference)
-                    if operand is not None and reference_operand is not None:
-                        operands = operand, reference_operand
-                        found.append(Anchor(node, reference, weight, *operands, whole, bool(part.factor)))
+        reference_uses, matches = _uses(self.reference.execution), self.weights.by_weight
+        found = [
+            anchor
+            for weight, nodes in _uses(self.actual.execution).items()
+            for part in (matches[weight].parts if weight in matches else ())
+            for anchor in self._anchors_of(matches[weight], part, nodes, reference_uses.get(part.weight, ()))
+        ]
         order = self.actual.execution.graph.node_indices
         return tuple(sorted(found, key=lambda anchor: order[anchor.node.name]))
 
-    def _pairs(
-        self, nodes: Sequence[Node], candidates: Sequence[Node], part: WeightPart
-    ) -> Iterator[tuple[Node, Node]]:
-        """Yield the operations of B that read a weight, with those of A that read the same numbers."""
+    def _anchors_of(
+        self, match: WeightMatch, part: WeightPart, nodes: Sequence[Node], references: Sequence[Node]
+    ) -> Iterator[Anchor]:
+        """Yield the anchors of a weight of B and one of those of A that it is made of.
+
+        Args:
+            match: the weight of B.
+            part: what it has of the weight of A.
+            nodes: the operations that read the weight of B.
+            references: those that read the weight of A.
+        """
+        reference, actual = self.reference.execution, self.actual.execution
+        if part.arrangement == "holds":  # of layers whose weights were stacked, say
+            nodes = [node for node in nodes if part.layout.offset in _view_of(actual, node, match.weight)]
         if part.arrangement == "part":  # of several parts of a weight of A
-            views = {node.name: _view_of(self.reference.execution, node, part.weight) for node in candidates}
-            candidates = [node for node in candidates if part.layout.offset in views[node.name]]
-        count = max(len(nodes), len(candidates))
-        if len(nodes) != len(candidates) and 1 not in (len(nodes), len(candidates)):
-            return
-        for index in range(count if nodes and candidates else 0):
-            node, reference = nodes[min(index, len(nodes) - 1)], candidates[min(index, len(candidates) - 1)]
-            are_linear = node.operator.is_linear and reference.operator.is_linear
-            if are_linear or node.operator.kind == reference.operator.kind:
-                yield node, reference
+            references = [node for node in references if part.layout.offset in _view_of(reference, node, part.weight)]
+        whole = len(match.parts) == 1 and part.arrangement in ("same", "moved")
+        for node, other in _pairs_of_readers(nodes, references):
+            operand, other_operand = data_operand(actual, node), data_operand(reference, other)
+            if operand is not None and other_operand is not None:
+                yield Anchor(node, other, match.weight, operand, other_operand, whole, bool(part.factor))
 
     def without_bias(self, values: Mapping[str, TensorNumbers]) -> dict[str, Anchor]:
         """Return the values of B to which the result of an operation of A is equal but for a bias, with the anchors.
@@ -227,9 +245,10 @@ class Correspondence:
         found = {}
         for anchor in self.anchors:
             name = anchor.node.outputs[0]
-            if name not in self._summands or _bias_of(self.actual.execution, anchor.node) is not None:
+            is_judged = name in values and name in self._summands
+            if not is_judged or _bias_of(self.actual.execution, anchor.node) is not None:
                 continue
-            before_bias = _before_bias(self.reference.execution, anchor.reference) if name in values else None
+            before_bias = _before_bias(self.reference.execution, anchor.reference)
             if before_bias is not None and solve(values[name], TensorNumbers(before_bias)) is not None:
                 found[name] = anchor
         return found
@@ -238,34 +257,43 @@ class Correspondence:
     def _summands(self) -> frozenset[str]:
         """The values of B that only sums read."""
         execution = self.actual.execution
-        sums: set[str] = set()
+        read_by_sums: set[str] = set()
         read_otherwise: set[str] = set()
         for node in execution.graph.nodes:
             if moved_value(node) is None:
-                (sums if node.operator.rounding == "addition" else read_otherwise).update(
-                    execution.roots[read] for read in node.reads
-                )
-        return frozenset(sums - read_otherwise)
+                reads = read_by_sums if node.operator.rounding == "addition" else read_otherwise
+                reads.update(execution.roots_read_by(node))
+        return frozenset(read_by_sums - read_otherwise)
 
     @cached_property
     def proved(self) -> frozenset[tuple[str, str]]:
         """Pairs of values (B, A) computed by the same operators from pairs of values: they are equal for all inputs."""
-        reference, actual = self.reference.execution, self.actual.execution
+        actual = self.actual.execution
         sources = (*actual.graph.inputs, *actual.graph.constants)
-        sure = {(name, item) for name in sources for item in self.owners.get(name, ())}
+        equal = {(name, owner) for name in sources for owner in self.owners.get(name, ())}  # for all inputs
         proved = set()
         for node in actual.graph.nodes:
-            for name in node.outputs:
-                for item in self.owners.get(name, ()) if name in self.actual.recognizable else ():
-                    producer = reference.graph.producer.get(item)
-                    if producer is None or producer.operator.kind != node.operator.kind:
-                        continue
-                    needed = [root for root in map(reference.roots.__getitem__, producer.reads) if self._matters(root)]
-                    given = [actual.roots[read] for read in node.reads]
-                    if needed and all(any((read, root) in sure for read in given) for root in needed):
-                        proved.add((name, item))
-                        sure.add((name, item))
+            for name in self.actual.recognizable.keys() & {*node.outputs}:
+                pairs = {(name, owner) for owner in self.owners.get(name, ()) if self._is_proved(node, owner, equal)}
+                proved |= pairs
+                equal |= pairs
         return frozenset(proved)
+
+    def _is_proved(self, node: Node, owner: str, equal: Collection[tuple[str, str]]) -> bool:
+        """Whether a value of A is computed by the operator of a node from values that are equal to what the node reads.
+
+        Args:
+            node: an operation of B.
+            owner: the value of A.
+            equal: pairs of values (B, A) that are equal for all inputs.
+        """
+        reference = self.reference.execution
+        producer = reference.graph.producer.get(owner)
+        if producer is None or producer.operator.kind != node.operator.kind:
+            return False
+        needed = [root for root in reference.roots_read_by(producer) if self._matters(root)]
+        given = self.actual.execution.roots_read_by(node)
+        return bool(needed) and all(any((read, root) in equal for read in given) for root in needed)
 
     def _matters(self, name: str) -> bool:
         """Whether a value of A has to be in B: a recognizable one, an input or a weight."""
@@ -284,13 +312,11 @@ class Correspondence:
         Args:
             value: a computed value of A.
         """
-        names = self._by_owner.get(value, ())
-        proved = [name for name in names if (name, value) in self.proved]
-        if proved:
-            return "proved", tuple(proved)
-        anchored = [name for name in names if (name, value) in self.anchored]
-        if anchored:
-            return "anchored", tuple(anchored)
+        names = self.owned.get(value, ())
+        proved = tuple(name for name in names if (name, value) in self.proved)
+        anchored = tuple(name for name in names if (name, value) in self.anchored)
+        if proved or anchored:
+            return ("proved", proved) if proved else ("anchored", anchored)
         if not names:
             return "uncovered", ()
         count = self.reference.execution.values[value].numel()
@@ -298,14 +324,19 @@ class Correspondence:
         nearest = tuple(name for name in names if sizes[name] == min(sizes.values()))
         return ("by value" if len(nearest) == 1 else "ambiguous"), nearest
 
-    @cached_property
-    def _by_owner(self) -> Mapping[str, Sequence[str]]:
-        """The values of B that have numbers of each value of A, by its name."""
-        found: dict[str, list[str]] = {}
-        for name, items in self.owners.items():
-            for item in items if name in self.actual.execution.values else ():
-                found.setdefault(item, []).append(name)
-        return found
+
+def _pairs_of_readers(nodes: Sequence[Node], references: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
+    """Yield the operations of B that read a weight, with those of A that read the same numbers, if they are alike.
+
+    They correspond in their order; a single one of either corresponds to all of the other. None do if their numbers
+    differ otherwise.
+    """
+    nodes = [*nodes] * len(references) if len(nodes) == 1 else nodes
+    references = [*references] * len(nodes) if len(references) == 1 else references
+    for node, reference in zip(nodes, references, strict=True) if len(nodes) == len(references) else ():
+        are_linear = node.operator.is_linear and reference.operator.is_linear
+        if are_linear or node.operator.kind == reference.operator.kind:
+            yield node, reference
 
 
 def data_operand(execution: Execution, node: Node) -> str | None:
@@ -317,11 +348,9 @@ def data_operand(execution: Execution, node: Node) -> str | None:
 
 def size_of(execution: Execution, name: str) -> int:
     """Return the number of elements of a value, as far as its shape is known."""
-    size = 1
     value = execution.graph.values.get(name)
-    for dim in (value.shape or ()) if value is not None else ():
-        size *= dim if isinstance(dim, int) else 1
-    return size
+    shape = (value.shape or ()) if value is not None else ()
+    return math.prod(dim for dim in shape if isinstance(dim, int))
 
 
 def _before_bias(execution: Execution, node: Node) -> torch.Tensor | None:
@@ -332,14 +361,15 @@ def _before_bias(execution: Execution, node: Node) -> torch.Tensor | None:
         return None
     bias = execution.weights[name].double()
     shaped = result.reshape([dim for dim in shape if isinstance(dim, int)])
-    if node.operator.kind == "matmul":
-        return shaped - bias if shaped.shape[-1] == len(bias) else None
-    return shaped - bias.reshape(-1, *(1 for _ in shaped.shape[2:])) if shaped.shape[1] == len(bias) else None
+    channels = shaped.dim() - 1 if node.operator.kind == "matmul" else 1  # the dimension along which the bias lies
+    if shaped.shape[channels] != len(bias):
+        return None
+    return shaped - bias.reshape(-1, *(1 for _ in shaped.shape[channels + 1 :]))
 
 
 def _bias_of(execution: Execution, node: Node) -> str | None:
     """Return the bias that a matrix product or a convolution adds; None if it has none."""
-    roots = [execution.roots[read] for read in node.reads]
+    roots = execution.roots_read_by(node)
     biases = [root for root in roots if root in execution.weights and execution.weights[root].dim() == 1]
     return biases[0] if len(biases) == 1 and node.operator.is_linear else None
 
@@ -355,10 +385,8 @@ def _view_of(execution: Execution, node: Node, weight: str) -> range:
 
 def _before_copy(execution: Execution, name: str) -> str:
     """Return the view of a weight from which a tensor was moved to other memory; the tensor itself if it is a view."""
-    while name not in execution.offsets and (producer := execution.graph.producer.get(name)) is not None:
-        moved = moved_value(producer)
-        if moved is None:
-            break
+    producers = execution.graph.producer
+    while name not in execution.offsets and name in producers and (moved := moved_value(producers[name])) is not None:
         name = moved
     return name
 
@@ -368,7 +396,7 @@ def _uses(execution: Execution) -> dict[str, list[Node]]:
     uses: dict[str, list[Node]] = {}
     for node in execution.graph.nodes:
         if node.operator.weight is not None and execution.roots.get(node.outputs[0]) == node.outputs[0]:
-            for root in dict.fromkeys(execution.roots[read] for read in node.reads):
+            for root in execution.roots_read_by(node):
                 if root in execution.weights and (execution.weights[root].dim() > 1 or node.operator.kind != "matmul"):
                     uses.setdefault(root, []).append(node)
     return uses
@@ -376,16 +404,15 @@ def _uses(execution: Execution) -> dict[str, list[Node]]:
 
 def _covered(matches: Matches, side: ValueSide, sources: ValueSide) -> frozenset[str]:
     """Return the values of `sources` whose numbers are all in matches of values of `side`, each number counted once."""
-    parts: dict[str, dict[object, int]] = {}
-    for name, found in matches.items():
-        for match in found:
-            layout = None if match.layout is None else match.layout.without_repeats
-            size = side.recognizable[name].tensor.numel() if layout is None else layout.numel
-            parts.setdefault(match.source, {})[layout or name] = size
-    return frozenset(
-        name for name, sizes in parts.items() if sum(sizes.values()) >= sources.recognizable[name].tensor.numel()
-    )
+    sizes: dict[str, dict[object, int]] = {}  # of the matches in each value, by where they are: once if they are equal
+    for match in itertools.chain(*matches.values()):
+        layout = None if match.layout is None else match.layout.without_repeats
+        size = side.recognizable[match.value].tensor.numel() if layout is None else layout.numel
+        sizes.setdefault(match.source, {})[layout or match.value] = size
+    totals = {name: sum(items.values()) for name, items in sizes.items()}
+    return frozenset(name for name, total in totals.items() if total >= sources.recognizable[name].tensor.numel())
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors have the same numbers in the same order, in whatever shapes and dtypes."""
     return first.numel() == second.numel() and torch.equal(first.double().reshape(-1), second.double().reshape(-1))

@@ -1,7 +1,11 @@
-"""`Counterparts`: which operation of A an operation of B corresponds to, also where it computes something else."""
+"""`Counterparts`: which operation of A an operation of B corresponds to, also where it computes something else.
+
+The peers of an operation are the same operation of other layers. A value of B is right if its numbers are numbers of
+A; its owners are the values of A that have them. Anchors are operations of B and A that read the same weight.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from filch.export import Node
@@ -25,19 +29,21 @@ class Counterparts:
     @cached_property
     def peers(self) -> Mapping[str, list[Node]]:
         """The same operations of other layers, or else of other calls of the same code, by the name of each one."""
-        return {name: [node for node in group if node.name != name] for name, group in self._groups.items()}
+        return _without_itself(self._groups)
 
     @cached_property
     def peers_of_reference(self) -> Mapping[str, list[Node]]:
         """The same of the operations of A."""
-        return {name: [node for node in group if node.name != name] for name, group in self._reference_groups.items()}
+        return _without_itself(self._reference_groups)
 
     @cached_property
     def _groups(self) -> Mapping[str, Sequence[Node]]:
+        """The same operations of all layers of B, in their order, by the name of each one."""
         return same_operations(self._actual.graph)
 
     @cached_property
     def _reference_groups(self) -> Mapping[str, Sequence[Node]]:
+        """The same of A."""
         return same_operations(self._reference.graph)
 
     def has_right_peer(self, node: Node) -> bool:
@@ -57,21 +63,28 @@ class Counterparts:
 
     def in_layer(self, node: Node) -> Node | None:
         """Return the operation of A in the same layer, if those of the other layers are A's in the same layers."""
-        group = self._groups[node.name]
-        index = {item.name: number for number, item in enumerate(group)}
+        names = [item.name for item in self._groups[node.name]]
         right = [peer for peer in self.peers[node.name] if self._run.is_right(peer.outputs[0])]
-        found: Counter[str] = Counter()
+        votes: Counter[str] = Counter()  # of the right peers, for the results of A
         for peer in right:
             owners = self._run.owners_of(peer.outputs[0])
-            producers = [self._producers[owner] for owner in owners if owner in self._producers]
-            groups = {tuple(node.outputs[0] for node in self._reference_groups[item.name]) for item in producers}
-            groups = {names for names in groups if len(names) == len(group) and names[index[peer.name]] in owners}
-            found.update(names[index[node.name]] for names in groups)
-        names = [name for name, count in found.items() if count == len(right)]
-        return self._producers[names[0]] if len(names) == 1 else None
+            producers = [self._producers[name] for name in owners if name in self._producers]
+            groups = {tuple(item.outputs[0] for item in self._reference_groups[owner.name]) for owner in producers}
+            votes.update(
+                group[names.index(node.name)]
+                for group in groups
+                if len(group) == len(names) and group[names.index(peer.name)] in owners
+            )
+        results = [result for result, count in votes.items() if count == len(right)]
+        return self._producers[results[0]] if len(results) == 1 else None
 
     def _as_in_peers(self, node: Node, reference: Node | None) -> Node | None:
-        """Return the operation of A, or the later one whose result the same operation of other layers computes."""
+        """Return an operation of A, or one after it that is of the kind which the peers of a node correspond to.
+
+        Args:
+            node: the operation of B.
+            reference: the operation of A; None if it is not known.
+        """
         owners = {item for peer in self.peers[node.name] for item in self._run.owners_of(peer.outputs[0])}
         kinds = {self._producers[owner].operator.kind for owner in owners if owner in self._producers}
         while reference is not None and kinds and reference.operator.kind not in kinds:
@@ -92,11 +105,11 @@ class Counterparts:
         """Return the operation of A that also adds a bias, where that of B is a sum with it."""
         if node.operator.rounding != "addition":
             return None
-        anchors = (self._before_bias.get(root) for root in self._run.roots(node))
-        return next((anchor.reference for anchor in anchors if anchor is not None), None)
+        roots = (root for root in self._run.roots(node) if root in self._before_bias)
+        return next((self._before_bias[root].reference for root in roots), None)
 
     def _after_factor(self, node: Node) -> Node:
-        """Return the operation of A that applies a factor to a result; the one that computes it if there is none."""
+        """Return the only operation of A that reads a result, which applies a factor; else the one that computes it."""
         users = self._reference.readers.get(node.outputs[0], ())
         return users[0] if len(users) == 1 else node
 
@@ -128,38 +141,47 @@ class Counterparts:
         return None if is_usual else self._by_operands(anchor.node)
 
     def _by_operands(self, node: Node) -> Node | None:
-        """Return the operation of A that computes the same from the same values, with whatever weights."""
+        """Return the operation of A that computes the same from the same values, with whatever weights.
+
+        If there are several, it is the one in the place of the same operation of other layers. In place of one into
+        whose weights B may have folded a batch norm, which B lacks, it is the norm.
+        """
         owned = [self._run.owners_of(read) for read in node.reads]
         users = [user for items in owned for item in items for user in self._reference.readers.get(item, ())]
-        candidates = [
-            user
-            for user in {user.name: user for user in users if user.operator.kind == node.operator.kind}.values()
-            if self._has_size_of(node, user) and self._reads_only(user, owned)
-        ]
+        alike = {user.name: user for user in users if user.operator.kind == node.operator.kind}.values()
+        candidates = [user for user in alike if self._has_size_of(node, user) and self._reads_only(user, owned)]
         if len(candidates) > 1:
             places = self._usual_places(node)
             candidates = [item for item in candidates if place_of(item.module or "") in places]
         if len(candidates) != 1:
             return None
         norm = self._after_factor(candidates[0])
-        weights = (root for root in self._reference_roots(norm) if root in self._reference.weights)
+        weights = (root for root in self._reference.roots_read_by(norm) if root in self._reference.weights)
         is_folded = norm.operator.kind == "batch_norm" and not any(map(self._run.is_known, weights))
         return norm if is_folded else candidates[0]
 
     def _has_size_of(self, node: Node, reference: Node) -> bool:
+        """Whether the results of two operations have as many numbers."""
         actual, expected = self._run.values.get(node.outputs[0]), self._reference.values.get(reference.outputs[0])
         return expected is not None and expected.numel() == (0 if actual is None else actual.numel())
 
     def _reads_only(self, reference: Node, owned: Sequence[frozenset[str]]) -> bool:
-        """Whether an operation of A reads no values besides these that B has as well."""
-        values = (root for root in self._reference_roots(reference) if root not in self._reference.weights)
-        return all(any(root in items for items in owned) or not self._run.is_known(root) for root in values)
+        """Whether an operation of A reads no values that B has, but those which an operation of B reads.
 
-    def _reference_roots(self, node: Node) -> Iterator[str]:
-        """Yield the values and weights that an operation of A reads, in whatever order of their elements."""
-        return map(self._reference.roots.__getitem__, node.reads)
+        Args:
+            reference: the operation of A.
+            owned: the values of A that have numbers of each value that the operation of B reads.
+        """
+        roots = self._reference.roots_read_by(reference)
+        values = (root for root in roots if root not in self._reference.weights)
+        return all(any(root in items for items in owned) or not self._run.is_known(root) for root in values)
 
     @cached_property
     def _before_bias(self) -> Mapping[str, Anchor]:
         """The values of B to which A adds a bias in one operation."""
         return self._run.pairs.without_bias(self._run.pairs.actual.recognizable)
+
+
+def _without_itself(groups: Mapping[str, Sequence[Node]]) -> dict[str, list[Node]]:
+    """Return the other nodes of the group of each node, by its name."""
+    return {name: [node for node in group if node.name != name] for name, group in groups.items()}

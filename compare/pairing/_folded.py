@@ -33,23 +33,46 @@ def folded_weights(execution: Execution) -> Mapping[str, FoldedWeight]:
     summand of that. Linear layers without a function in between become their product, and a summand.
     """
     products = dict(_products(execution))
-    folded = {**dict(_summands_after_norms(execution)), **products}
+    return {**dict(_summands_after_norms(execution)), **products, **dict(_batch_norms(execution, products))}
+
+
+def _batch_norms(execution: Execution, products: Mapping[str, FoldedWeight]) -> Iterator[tuple[str, FoldedWeight]]:
+    """Yield the factor and the summand that each batch norm becomes; see `folded_weights`.
+
+    Args:
+        execution: a run.
+        products: what `_products` yields: the layer before a norm may have a summand by `_summand_of`.
+    """
     for node in execution.graph.nodes:
         names = [execution.roots[read] for read in node.reads]
-        weights = [name for name in names[1:5] if name in execution.weights]  # gain, shift, mean, variance
+        weights = [name for name in names[1:5] if name in execution.weights]
         epsilon = node.attributes.get("eps", node.attributes.get("epsilon"))
         if node.operator.kind != "batch_norm" or len(weights) != 4 or not isinstance(epsilon, float):
             continue
         gain, shift, mean, variance = (execution.weights[name].double() for name in weights)
         factor = gain / (variance + epsilon).sqrt()
         layer_before = execution.graph.producer.get(node.reads[0])
-        bias = products.get(_summand_of(layer_before)) or _bias_before(execution, node)
+        bias = products.get(_summand_of(layer_before)) or _bias_of(execution, layer_before)
         offset = mean if bias is None or bias.tensor.shape != mean.shape else mean - bias.tensor
         norm = weights[0].rpartition(".")[0]
-        folded[f"{norm} (factor)"] = FoldedWeight(factor, (weights[0], weights[3]))
+        yield f"{norm} (factor)", FoldedWeight(factor, (weights[0], weights[3]))
         sources = (*weights, *(() if bias is None else bias.sources))
-        folded[f"{norm} (summand)"] = FoldedWeight(shift - offset * factor, sources)
-    return folded
+        yield f"{norm} (summand)", FoldedWeight(shift - offset * factor, sources)
+
+
+@dataclass(frozen=True)
+class _LinearLayer:
+    """A matrix product, or a convolution that is one for each position, with a weight.
+
+    Attributes:
+        weight: the name of the weight.
+        matrix: a view of it in the shape [outputs, inputs].
+        biases: the names of the vectors that the operation adds.
+    """
+
+    weight: str
+    matrix: torch.Tensor
+    biases: Sequence[str]
 
 
 def _products(execution: Execution) -> Iterator[tuple[str, FoldedWeight]]:
@@ -59,23 +82,24 @@ def _products(execution: Execution) -> Iterator[tuple[str, FoldedWeight]]:
     """
     linear = {node.name: layer for node in execution.graph.nodes if (layer := _layer_of(execution, node)) is not None}
     for node in (item for item in execution.graph.nodes if item.name in linear):
-        name, matrix, biases = linear[node.name]
+        layer = linear[node.name]
         data = [read for read in node.reads if execution.roots[read] not in execution.weights]
-        most = matrix.shape[1] + 1  # no more layers than columns can be concatenated
-        before = [*islice(_layers_before(execution, data[0]), most)] if len(data) == 1 else []
-        layers = [linear[producer] for producer, _ in before if producer in linear]
-        sizes = [len(layer[1]) for layer in layers]
-        if not before or len(layers) < len(before) or sum(sizes) != matrix.shape[1]:
+        inputs = layer.matrix.shape[1]  # no more layers than columns can be concatenated
+        before = [*islice(_layers_before(execution, data[0]), inputs + 1)] if len(data) == 1 else []
+        earlier = [linear[name] for name, _ in before if name in linear]
+        sizes = [len(item.matrix) for item in earlier]
+        if not before or len(earlier) < len(before) or sum(sizes) != inputs:
             continue
-        summands, sources = [execution.weights[bias].double() for bias in biases], [*biases]
-        parts = torch.split(matrix.double(), sizes, 1)
-        for (earlier, factor, vectors), (_, added), part in zip(layers, before, parts, strict=True):
-            yield f"{name} of {earlier}", FoldedWeight(part @ factor.double(), (name, earlier))
-            fitting = [bias for bias in (*vectors, *added) if len(execution.weights[bias]) == len(factor)]
-            summands += [part @ execution.weights[bias].double() for bias in fitting]
-            sources += [name, *fitting]
+        summands, sources = [execution.weights[bias].double() for bias in layer.biases], [*layer.biases]
+        blocks = torch.split(layer.matrix.double(), sizes, 1)
+        for other, (_, added), block in zip(earlier, before, blocks, strict=True):
+            product = block @ other.matrix.double()
+            yield f"{layer.weight} of {other.weight}", FoldedWeight(product, (layer.weight, other.weight))
+            biases = [bias for bias in (*other.biases, *added) if len(execution.weights[bias]) == len(other.matrix)]
+            summands += [block @ execution.weights[bias].double() for bias in biases]
+            sources += [layer.weight, *biases]
         if summands:
-            yield _summand_of(node), FoldedWeight(sum(summands[1:], summands[0]), tuple(dict.fromkeys(sources)))
+            yield _summand_of(node), FoldedWeight(torch.stack(summands).sum(0), tuple(dict.fromkeys(sources)))
 
 
 def _summand_of(node: Node | None) -> str:
@@ -83,9 +107,9 @@ def _summand_of(node: Node | None) -> str:
     return "" if node is None else f"{node.module or node.name} (summand)"
 
 
-def _layer_of(execution: Execution, node: Node) -> tuple[str, torch.Tensor, list[str]] | None:
-    """Return the weight of a linear layer, its name and a view of it in the shape [outputs, inputs], and the biases."""
-    names = [name for name in dict.fromkeys(map(execution.roots.__getitem__, node.reads)) if name in execution.weights]
+def _layer_of(execution: Execution, node: Node) -> _LinearLayer | None:
+    """Return the weight and biases of a linear layer; None if an operation is none."""
+    names = [name for name in execution.roots_read_by(node) if name in execution.weights]
     weights = [name for name in names if execution.weights[name].dim() > 1]
     if not node.operator.is_linear or len(weights) != 1:
         return None
@@ -94,10 +118,11 @@ def _layer_of(execution: Execution, node: Node) -> tuple[str, torch.Tensor, list
     if weight.numel() != weight.shape[0] * weight.shape[1] or (is_kernel and node.attributes.get("groups", 1) != 1):
         return None
     matrix = weight.flatten(1)
-    biases = [name for name in names if execution.weights[name].dim() == 1]
-    if not is_kernel and weights[0] in node.reads and node.operator.name != "linear":  # as it is stored
+    # ONNX and `torch.matmul` store [inputs, outputs]; a weight that is read through a transpose is [outputs, inputs].
+    if not is_kernel and weights[0] in node.reads and node.operator.name != "linear":
         matrix = matrix if node.attributes.get("transB") else matrix.T
-    return weights[0], matrix, [name for name in biases if len(execution.weights[name]) == len(matrix)]
+    vectors = [name for name in names if execution.weights[name].dim() == 1]
+    return _LinearLayer(weights[0], matrix, [name for name in vectors if len(execution.weights[name]) == len(matrix)])
 
 
 def _layers_before(execution: Execution, name: str) -> Iterator[tuple[str, Sequence[str]]]:
@@ -126,7 +151,7 @@ def _layers_before(execution: Execution, name: str) -> Iterator[tuple[str, Seque
 
 def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedWeight]]:
     """Yield the biases that linear layers get if the bias of the layer norm before them is folded into them."""
-    shifts = {}
+    shifts = {}  # the biases of layer norms, by the results of the norms
     for node in execution.graph.nodes:
         vectors, matrices = _weights_of(execution, node, 1), _weights_of(execution, node, 2)
         if node.operator.kind == "layer_norm" and len(vectors) == 2:  # gain and bias
@@ -135,7 +160,8 @@ def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedWei
         if node.operator.kind != "matmul" or len(matrices) != 1 or len(norms) != 1:
             continue
         shift, weight = shifts[norms.pop()], execution.weights[matrices[0]].double()
-        size = _last_size(execution, node)
+        shape = execution.graph.values[node.outputs[0]].shape
+        size = shape[-1] if shape else None
         for matrix in (weight, weight.T):
             if matrix.shape == (size, len(execution.weights[shift])):
                 summand = matrix @ execution.weights[shift].double()
@@ -153,13 +179,7 @@ def _weights_of(execution: Execution, node: Node, dims: int) -> list[str]:
     return [name for name in names if name in execution.weights and execution.weights[name].dim() == dims]
 
 
-def _last_size(execution: Execution, node: Node) -> object:
-    shape = execution.graph.values[node.outputs[0]].shape
-    return shape[-1] if shape else None
-
-
-def _bias_before(execution: Execution, node: Node) -> FoldedWeight | None:
-    """Return the bias of the layer whose result a node reads; None if it has none."""
-    producer = execution.graph.producer.get(node.reads[0])
-    biases = [] if producer is None else _weights_of(execution, producer, 1)
+def _bias_of(execution: Execution, layer: Node | None) -> FoldedWeight | None:
+    """Return the only vector among the weights of a layer, its bias; None if there is no layer, or no such vector."""
+    biases = [] if layer is None else _weights_of(execution, layer, 1)
     return FoldedWeight(execution.weights[biases[0]].double(), (biases[0],)) if len(biases) == 1 else None

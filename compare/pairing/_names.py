@@ -1,10 +1,8 @@
 """Pair values of the same name."""
 
-from filch.export import Node
-
 from ._numbers import SameNumbers
 from ._paired_value import PairedValue
-from ._pairing import Pairing
+from ._pairing import ComputedValue, Pairing
 
 _ROUNDED = 1e-3  # root mean square of what rounding changes, relative to that of the numbers; in float16, too
 
@@ -26,7 +24,7 @@ class SameName:
 
         A value that has the numbers of a later one of the reference is that one (see `later`).
         """
-        pairing, coarse = self._pairing, list[tuple[Node, int, str]]()
+        pairing, coarse = self._pairing, list[ComputedValue]()
         for node in self._actual.graph.nodes:
             for index, name in enumerate(node.outputs):
                 source = pairing.source(name) or name
@@ -36,36 +34,41 @@ class SameName:
                 if difference.close:
                     pairing.add(PairedValue(name, (source,), "name"))
                     if difference.rms > _ROUNDED and name in self._actual.values:
-                        coarse.append((node, index, name))
-        for node, index, name in coarse:
-            if name not in self._actual.graph.outputs and (pair := self.later(node, index, name)) is not None:
-                pairing.forget(name)
+                        coarse.append(ComputedValue(name, node, index, self._actual.values[name]))
+        for value in coarse:
+            if value.name not in self._actual.graph.outputs and (pair := self.later(value)) is not None:
+                pairing.forget(value.name)
                 pairing.add(pair)
 
     def is_kept(self, name: str) -> bool:
         """Whether a value can only be the one of its name, or a later one: one program was made from the other."""
         return self._pairing.names_are_kept and name in self._reference.graph.producer
 
-    def later(self, node: Node, _index: int, name: str) -> PairedValue | None:
+    def later(self, value: ComputedValue) -> PairedValue | None:
         """Pair a value with the one of nearly the same numbers that the reference computes from that of its name.
 
         Optimizers fold what follows a product into its weights, and keep the name of its result. If the later value is
         there as well, it is computed twice.
         """
-        source, graph = self._numbers.find(self._actual.values[name]), self._reference.graph
+        source, graph = self._numbers.find(value.tensor), self._reference.graph
         if source is None or source in self._actual.graph.producer or not self._pairing.is_free(source):
             return None
-        if not any(name in item.reads for item in graph.cone([source], {name})):
+        if not any(value.name in item.reads for item in graph.cone([source], {value.name})):
             return None
-        return PairedValue(name, (source,), self._numbers.evidence(node, source))
+        return PairedValue(value.name, (source,), self._numbers.evidence(value.node, source))
 
-    def kept(self, _node: Node, _index: int, name: str) -> PairedValue | None:
+    def kept(self, value: ComputedValue) -> PairedValue | None:
         """Pair a value that is kept, whatever its numbers are."""
+        name = value.name
         return PairedValue(name, (name,), "name") if name not in self._pairing.harmless and self.is_kept(name) else None
 
-    def with_same_origin(self, _node: Node, _index: int, name: str) -> PairedValue | None:
-        """Pair a value whatever its numbers are, if that of its name depends on nothing but what it depends on."""
-        pairing = self._pairing
+    def with_same_origin(self, value: ComputedValue) -> PairedValue | None:
+        """Pair a value whatever its numbers are, if that of its name depends on nothing but what it depends on.
+
+        This is asked of the sources of the nearest paired values before it: the reference computes the value of its
+        name from no other input.
+        """
+        pairing, name = self._pairing, value.name
         if name in pairing.harmless or not pairing.is_free(name):
             return None
         paired = {item for item in pairing.pairs if item != name and pairing.source(item) is not None}

@@ -10,7 +10,7 @@ from filch.export import Node
 from ..metrics._nearest import Nearest
 from ._operands import SameOperands
 from ._paired_value import Evidence, PairedValue
-from ._pairing import Pairing, takes_part
+from ._pairing import ComputedValue, Pairing, keeps_order
 
 
 class SameNumbers:
@@ -33,9 +33,9 @@ class SameNumbers:
         """Return the value that a node of the reference computes with nearly these numbers; None if there is none."""
         return self._nearest.find(tensor)
 
-    def similar(self, node: Node, _index: int, name: str) -> PairedValue | None:
+    def similar(self, value: ComputedValue) -> PairedValue | None:
         """Pair a value that is computed otherwise; a copy may stand where a value was computed."""
-        tensor = self._actual.values[name]
+        name, node, tensor = value.name, value.node, value.tensor
         if node.op == "Identity":
             return None
         if (source := self.find(tensor)) is not None:
@@ -46,18 +46,19 @@ class SameNumbers:
             return PairedValue(name, parts, "operands" if {*parts} <= {*self._operands.results(node)} else "numbers")
         return None
 
-    def whole(self, _node: Node, _index: int, name: str) -> PairedValue | None:
+    def whole(self, value: ComputedValue) -> PairedValue | None:
         """Pair a value that has the numbers of an earlier one, which replaces a wrong value."""
-        source = self.find(self._actual.values[name])
-        return None if source is None else PairedValue(name, (source,), "numbers")
+        source = self.find(value.tensor)
+        return None if source is None else PairedValue(value.name, (source,), "numbers")
 
-    def joined(self, _node: Node, _index: int, name: str) -> PairedValue | None:
+    def joined(self, value: ComputedValue) -> PairedValue | None:
         """Pair a value that consists of others, in whatever order the reference computes them."""
-        parts = self._parts(self._actual.values[name])
-        return PairedValue(name, parts, "numbers") if parts else None
+        parts = self._parts(value.tensor)
+        return PairedValue(value.name, parts, "numbers") if parts else None
 
     @cached_property
     def _nearest_flat(self) -> Nearest:
+        """Finds values of the reference, in whatever shape, by their numbers."""
         floats = {name: tensor for name, tensor in self._values.items() if tensor.is_floating_point()}
         return Nearest({name: tensor.reshape(-1) for name, tensor in floats.items() if tensor.numel() > 1})
 
@@ -66,16 +67,15 @@ class SameNumbers:
 
         They are those that are found from its start, the largest first.
         """
-        rest, found = tensor, []
-        while tensor.is_floating_point() and tensor.ndim > 1 and rest.numel():
-            for size in self._sizes(tensor.dtype, tensor.shape[:-1]):
-                part = self.find(rest[..., :size].contiguous()) if size <= rest.shape[-1] else None
-                if part is not None:
-                    found.append(part)
-                    rest = rest[..., size:]
-                    break
-            else:
+        found = []
+        while tensor.is_floating_point() and tensor.ndim > 1 and tensor.numel():
+            sizes = (size for size in self._sizes(tensor.dtype, tensor.shape[:-1]) if size <= tensor.shape[-1])
+            parts = ((size, self.find(tensor[..., :size].contiguous())) for size in sizes)
+            size, part = next(((size, part) for size, part in parts if part is not None), (0, None))
+            if part is None:
                 return ()
+            found.append(part)
+            tensor = tensor[..., size:]
         return tuple(found)
 
     def _last_sizes(self, dtype: torch.dtype, shape: torch.Size) -> list[int]:
@@ -91,27 +91,28 @@ class SameNumbers:
         return len(parts) > 1 and places == sorted(places)
 
     def evidence(self, node: Node, source: str) -> Evidence:
-        """Return what shows that a node computes a value of the reference: also what it reads, or the numbers alone.
+        """Return what shows that a node computes a value of the reference: what it reads, or the numbers alone.
 
-        It only moves the numbers of a known value, or the reference computes the value from what the node reads alone.
+        What it reads does if it only moves the numbers of a source of that, or if the reference computes the value from
+        sources of what the node reads, and from no other input.
         """
         pairs = [self._pairing.pairs[name] for name in node.reads if name in self._pairing.pairs]
         sources = {item for pair in pairs if pair.evidence != "numbers" for item in pair.sources}
         values, graph = self._reference.values, self._reference.graph
-        if takes_part(node) and any(_equal(values.get(item), values[source]) for item in sources):
+        if keeps_order(node) and any(_equal(values.get(item), values[source]) for item in sources):
             return "operands"
         read = {name for item in graph.cone([source], sources) for name in item.reads}
         return "operands" if read & sources and read & {*graph.inputs} <= sources else "numbers"
 
     def confirm_by_weight(self) -> None:
-        """Note which values found by their numbers are read together with the same weight in the reference."""
+        """Change the evidence of values that were found by their numbers, and that the same weight multiplies."""
         pairing, values = self._pairing, self._reference.values
         for node in self._actual.graph.nodes:
             name = node.outputs[0]
             reference = self._reference.graph.producer.get(pairing.source(name) or "")
             if reference is None or not pairing.have_same_weight(node, reference):
                 continue
-            if pairing.evidence(name) == "numbers":
+            if pairing.evidence(name) == "numbers":  # which shows nothing of what the node reads
                 continue
             read, source = node.inputs[0], reference.inputs[0]
             paired = values.get(pairing.source(read) or "")
@@ -120,5 +121,5 @@ class SameNumbers:
 
 
 def _equal(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
-    """Whether two tensors have the same numbers in the same order."""
+    """Whether two tensors are known and have the same numbers in the same order."""
     return first is not None and second is not None and torch.equal(first.reshape(-1), second.reshape(-1))

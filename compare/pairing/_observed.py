@@ -37,6 +37,7 @@ class Observed:
         return {name: self._content(name) for name in self.graph.known & self.graph.constant_values}
 
     def _content(self, name: str) -> Hashable:
+        """Return what identifies a constant: its name if its numbers are not known."""
         tensor = self.tensor(name)
         return name if tensor is None else _identity(tensor)
 
@@ -47,6 +48,7 @@ class Observed:
         return {name: identity for name, identity in found.items() if identity is not None}
 
     def _weight_identity(self, node: Node) -> Hashable | None:
+        """Return what identifies the weight that a node reads; None if it reads none."""
         if (quantized := quantized_weight(node, self.tensor)) is not None:
             return _identity(quantized.numbers)
         name = self._weight_name(node)
@@ -60,6 +62,7 @@ class Observed:
         return None if name is None else self.tensor(name)
 
     def _weight_name(self, node: Node) -> str | None:
+        """Return the first floating-point constant with several numbers that a node reads; None if it reads none."""
         for name in node.reads:
             tensor = self.tensor(name) if name in self.constants else None
             if tensor is not None and tensor.is_floating_point() and tensor.numel() > 1:
@@ -73,6 +76,7 @@ class Observed:
         return name
 
     def _only_casts(self, node: Node) -> bool:
+        """Whether a node returns the numbers that it reads, as floating-point numbers of any dtype."""
         tensors = [self.tensor(name) for name in (*node.inputs, *node.outputs)]
         floats = all(tensor is not None and tensor.is_floating_point() for tensor in tensors)
         return node.op == "Identity" or (node.operator.movement == "cast" and floats)
@@ -83,5 +87,5 @@ class Observed:
 
 
 def _identity(tensor: torch.Tensor) -> Hashable:
-    """Return what identifies a tensor: dtype, shape and numbers."""
+    """Return what identifies a tensor: dtype, shape and a hash of its numbers."""
     return tensor.dtype, tensor.shape, hashlib.sha256(bytes_of(tensor.cpu()).numpy().data).digest()

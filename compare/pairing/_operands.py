@@ -8,10 +8,10 @@ from filch.export.operators._registry import operator_of
 
 from ._observed import Observed
 from ._paired_value import PairedValue
-from ._pairing import Pairing
+from ._pairing import ComputedValue, Pairing
 from ._quantized import PRODUCT
 
-Key = tuple[Hashable, ...]
+Key = tuple[Hashable, ...]  # an operator, the number of its operands, and what identifies each of them
 
 
 class SameOperands:
@@ -23,41 +23,42 @@ class SameOperands:
 
     def __init__(self, pairing: Pairing) -> None:
         self._pairing, self._actual, self._reference = pairing, pairing.actual, pairing.reference
-        self._exact: dict[Key, list[Node]] = {}
-        self._relaxed: dict[Key, list[Node]] = {}
+        self._exact: dict[Key, list[Node]] = {}  # nodes of the reference that read the same values and constants
+        self._relaxed: dict[Key, list[Node]] = {}  # those that read the same values and any constants
         for node in self._reference.graph.nodes:
             operands = [self._operand(self._reference, name, name) for name in node.reads]
             self._exact.setdefault(_key(node.op, operands), []).append(node)
             self._relaxed.setdefault(_key(node.op, map(_any_constant, operands)), []).append(node)
 
-    def similar(self, node: Node, index: int, name: str) -> PairedValue | None:
+    def similar(self, value: ComputedValue) -> PairedValue | None:
         """Pair a value that has similar numbers."""
-        found = (source for _, source in self._outputs(node, index) if self._pairing.similarity(name, source).close)
-        return next((PairedValue(name, (source,), "operands") for source in found), None)
+        sources = (source for _, source in self._outputs(value))
+        found = (source for source in sources if self._pairing.similarity(value.name, source).close)
+        return next((PairedValue(value.name, (source,), "operands") for source in found), None)
 
-    def exact(self, node: Node, index: int, name: str) -> PairedValue | None:
+    def exact(self, value: ComputedValue) -> PairedValue | None:
         """Pair a value of other numbers that the same node computes: also its name, or attributes and constants are."""
-        for reference, source in self._outputs(node, index):
-            if self._pairing.have_same_kind(name, source):
-                attributes = self._actual.attributes(node) == self._reference.attributes(reference)
-                if source == name or (attributes and self._read_same_constants(node, reference)):
-                    return PairedValue(name, (source,), "operands")
+        for reference, source in self._outputs(value):
+            same_attributes = self._actual.attributes(value.node) == self._reference.attributes(reference)
+            is_same = same_attributes and self._read_same_constants(value.node, reference)
+            if self._pairing.have_same_kind(value.name, source) and (source == value.name or is_same):
+                return PairedValue(value.name, (source,), "operands")
         return None
 
-    def wrong(self, node: Node, index: int, name: str) -> PairedValue | None:
+    def wrong(self, value: ComputedValue) -> PairedValue | None:
         """Pair a wrong value that the same operator computes, with whatever attributes and constants."""
-        pairing = self._pairing
-        sources = [source for _, source in self._outputs(node, index) if pairing.is_free(source)]
+        pairing, name = self._pairing, value.name
+        sources = [source for _, source in self._outputs(value) if pairing.is_free(source)]
         sources = [source for source in sources if pairing.have_same_kind(name, source)]
         if not sources or name in pairing.harmless:
             return None
         return PairedValue(name, (name,), "name") if name in sources else PairedValue(name, (sources[0],), "operands")
 
-    def joined(self, node: Node, _index: int, name: str) -> PairedValue | None:
+    def joined(self, value: ComputedValue) -> PairedValue | None:
         """Pair a wrong value that should consist of those that its operator computes from the same values."""
-        shape, candidates = self._actual.values[name].shape, list[tuple[str, ...]]()
-        is_wrong = name not in self._pairing.harmless
-        found = self.results(node) if shape and is_wrong else []  # a single number has no parts
+        shape, candidates = value.tensor.shape, list[tuple[str, ...]]()
+        is_wrong = value.name not in self._pairing.harmless
+        found = self.results(value.node) if shape and is_wrong else []  # a single number has no parts
         for start, end in itertools.combinations(range(len(found) + 1), 2):
             parts = tuple(found[start:end])
             sizes = [self._reference.values[part].shape for part in parts if part in self._reference.values]
@@ -65,19 +66,22 @@ class SameOperands:
             if 1 < len(parts) == len(lasts) and sum(lasts) == shape[-1]:
                 candidates.append(parts)
         parts = min(candidates, key=lambda parts: len(self._pairing.claimed.intersection(parts)), default=())
-        return PairedValue(name, parts, "operands") if parts else None
+        return PairedValue(value.name, parts, "operands") if parts else None
 
     def results(self, node: Node) -> list[str]:
-        """Return what the operator of a node computes in the reference from the same values, or each joined part."""
+        """Return what the operator of a node computes in the reference from the same values.
+
+        If the node reads a joined value, that is what it computes from each of the parts.
+        """
         joined = [parts for name in node.reads if (parts := self._pairing.parts(name))]
         read: tuple[str | None, ...] = joined[0] if len(joined) == 1 else (None,)
         found = {item.outputs[0] for part in read for item in self._candidates(node, part)}
         return [name for name in self._reference.graph.producer if name in found]
 
-    def _outputs(self, node: Node, index: int) -> list[tuple[Node, str]]:
-        """Return the nodes of the reference that compute the same, each with its output in the same place."""
-        candidates = (item for item in self._candidates(node) if index < len(item.outputs))
-        return [(item, item.outputs[index]) for item in candidates if item.outputs[index]]
+    def _outputs(self, value: ComputedValue) -> list[tuple[Node, str]]:
+        """Return the nodes of the reference that may compute a value, each with its output of the same index."""
+        candidates = (node for node in self._candidates(value.node) if value.index < len(node.outputs))
+        return [(node, node.outputs[value.index]) for node in candidates if node.outputs[value.index]]
 
     def _candidates(self, node: Node, part: str | None = None) -> list[Node]:
         """Return the nodes with the same operator that read the same values, equal constants first.
@@ -103,18 +107,26 @@ class SameOperands:
 
     def _read_same_constants(self, node: Node, reference: Node) -> bool:
         """Whether the constants that two nodes read are equal."""
-        sides = ((self._actual, node), (self._reference, reference))
-        first, second = ([side.constants.get(name) for name in item.reads] for side, item in sides)
-        return first == second
+        constants, reference_constants = self._actual.constants, self._reference.constants
+        return [*map(constants.get, node.reads)] == [*map(reference_constants.get, reference.reads)]
 
     def _operand(self, side: Observed, name: str, source: str | None) -> Hashable:
-        """Return what identifies a value that a node reads; `source` is its name in the reference."""
+        """Return what identifies a value that a node reads: its numbers if it is constant, else its source.
+
+        Args:
+            side: the program of the node.
+            name: the value.
+            source: its name in the reference; None if it has none, which gives None.
+        """
         if name in side.constants:
             return "constant", side.constants[name]
         return None if source is None else ("value", self._reference.source(source))
 
     def _operation(self, node: Node, part: str | None) -> tuple[str, list[Hashable]]:
-        """Return the operator of a node and what identifies its operands; see `_candidates`."""
+        """Return the operator of a node and what identifies its operands; see `_candidates`.
+
+        Those of a product with a quantized weight are of the product with the weight that it stands for.
+        """
 
         def operand(read: str) -> Hashable:
             name = read if read in self._pairing.pairs else self._actual.source(read)
@@ -126,9 +138,11 @@ class SameOperands:
 
 
 def _key(op: str, operands: Iterable[Hashable]) -> Key:
+    """Return what identifies an operation; operands of a commutative operator may be in any order."""
     listed = [*operands]
     return op, len(listed), *(sorted(listed, key=repr) if operator_of(op).commutes else listed)
 
 
 def _any_constant(operand: Hashable) -> Hashable:
+    """Return what identifies an operand, without the numbers of a constant."""
     return "constant" if isinstance(operand, tuple) and operand[0] == "constant" else operand

@@ -3,25 +3,24 @@
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
 from ..float64._noise import unit_of
 from ..layouts._closeness import RELATIVE, root_mean_square
-from ..layouts._layout import Layout, Shape
+from ..layouts._layout import Layout, Shape, are_regrouped, long_sizes
 from ..layouts._numbers import TensorNumbers
 from ..metrics._metrics import compare_tensors
-from ..runs._execution import Execution, Output
+from ..runs._execution import Execution, Output, Tensors
 
-_AGAIN = 2 * RELATIVE  # on other inputs
-_ROUNDED = 1000  # times the rounding of A, that no order of operations explains
+_AGAIN = 2 * RELATIVE  # largest difference of equal numbers on other inputs
+_ROUNDED = 1000  # more than this times the rounding of A is explained by no order of operations
 _ON_THESE_INPUTS = "is that of A on these inputs, but not on others of the same shapes"
 _CACHE = re.compile(r"\b(past_key_values|cache\w*|state|mems)\b")  # names of transformers
 _DIMENSIONS = 6  # of tensors whose dimensions may be exchanged
 _BATCHED = 3  # dimensions of which others than the first are moved by conventions, as channels are
-_Outputs = Mapping[str, Output]
 
 
 @dataclass(frozen=True)
@@ -108,16 +107,16 @@ def judge_outputs(
         equal: whether the numbers of an output of A are those of one of B, which says where they are in A; None
             compares runs in float64.
     """
-    again: tuple[_Outputs, _Outputs] = ({}, {})
+    again: tuple[Tensors, Tensors] | None = None
     if reference_again is not None and actual_again is not None:
-        again = _by_key(reference_again), _by_key(actual_again)
+        again = reference_again.output_tensors, actual_again.output_tensors
     judge = _OutputPairing(reference, actual, again, equal)
-    found = {item.result.key: judge.place_of(item) for item in reference.outputs}
+    found = {item.result.key: judge.found(item) for item in reference.outputs}
     judge.refuse_other_order(found)
     has_cache = any(map(_is_of_cache, actual.outputs)) or all(map(_is_of_cache, reference.outputs))
     lacking = [item for item in reference.outputs if found[item.result.key] is None]
     caches = [] if has_cache else [item for item in lacking if _is_of_cache(item)]
-    judged = tuple(judge.judged(item, found[item.result.key]) for item in reference.outputs if item not in caches)
+    judged = tuple(found[item.result.key] or judge.wrong(item) for item in reference.outputs if item not in caches)
     taken = {item.actual.result.key for item in judged if item.actual is not None}
     left = [item for item in actual.outputs if item.result.key not in taken]
     return JudgedOutputs(
@@ -128,20 +127,23 @@ def judge_outputs(
     )
 
 
-def _by_key(execution: Execution) -> Mapping[str, Output]:
-    return {output.result.key: output for output in execution.outputs}
-
-
 class _OutputPairing:
-    """Finds the outputs of B that are those of A; see `judge_outputs`."""
+    """Finds the outputs of B that are those of A; see `judge_outputs`.
+
+    Args:
+        reference: a run of A.
+        actual: a run of B.
+        again: the outputs of both on other inputs by their keys; None if there are none.
+        equal: see `judge_outputs`.
+    """
 
     def __init__(
-        self, reference: Execution, actual: Execution, again: tuple[_Outputs, _Outputs], equal: Equal | None
+        self, reference: Execution, actual: Execution, again: tuple[Tensors, Tensors] | None, equal: Equal | None
     ) -> None:
-        self._reference, self._actual, self._again, self._equal = reference, actual, again, equal
-        self._taken: set[str] = set()
+        self._reference, self._actual, self._again, self._equal = reference, actual, again or ({}, {}), equal
+        self._taken: set[str] = set()  # keys of the outputs of B that are one of A
 
-    def place_of(self, reference: Output) -> JudgedOutput | None:
+    def found(self, reference: Output) -> JudgedOutput | None:
         """Return an output of A with that of B that it is; None if there is none."""
         for actual in self._candidates(reference):
             is_taken = actual.result.key in self._taken and reference.result.kind == actual.result.kind
@@ -157,19 +159,17 @@ class _OutputPairing:
         named = [item for item in self._actual.outputs if item.result.kind == kind and bare_name(item) == name]
         if named and kind == "returned" and not _is_position(name):
             return named
-        order = {item.result.key: index for index, item in enumerate(self._actual.outputs)}
-        return sorted(
-            self._actual.outputs,
-            key=lambda item: (item not in named, item.result.kind != kind, order[item.result.key]),
-        )
+        return sorted(self._actual.outputs, key=lambda item: (item not in named, item.result.kind != kind))
 
     def _pair(self, reference: Output, actual: Output) -> JudgedOutput | None:
+        """Return an output of A with one of B if that has its numbers, in whichever of the possible orders."""
         if _class_problem(reference, actual):
             return None
+        is_native = not (_has_float64(reference) and _has_float64(actual))
+        are_equal = self._equal or (self._are_close if is_native else self._are_equal)
         shape, actual_shape = tuple(reference.tensor.shape), tuple(actual.tensor.shape)
         for layout in output_orders(shape, actual_shape):
-            is_native = not (_has_float64(reference) and _has_float64(actual))
-            if (self._equal or (self._are_close if is_native else self._are_equal))(reference, actual, layout):
+            if are_equal(reference, actual, layout):
                 return JudgedOutput(reference, actual, order_text(layout, shape, actual_shape), is_native=is_native)
         return None
 
@@ -185,11 +185,9 @@ class _OutputPairing:
         first, second = self._again[0].get(reference.result.key), self._again[1].get(actual.result.key)
         if first is None or second is None:
             return True
-        shapes = [tuple(item.tensor.shape) for item in (reference, actual, first, second)]
-        layouts = [layout] if shapes[:2] == shapes[2:] else output_orders(shapes[2], shapes[3])
-        return any(
-            have_equal_numbers(second.tensor.reshape(-1), in_order(item, first.tensor), _AGAIN) for item in layouts
-        )
+        is_same_shape = (first.shape, second.shape) == (reference.tensor.shape, actual.tensor.shape)
+        layouts = [layout] if is_same_shape else output_orders(tuple(first.shape), tuple(second.shape))
+        return any(have_equal_numbers(second.reshape(-1), in_order(item, first), _AGAIN) for item in layouts)
 
     def _is_rounded(self, reference: Output, actual: Output) -> bool:
         """Whether B rounds an output to a dtype that a run in float64 does not show, such as one of 8 bits."""
@@ -198,45 +196,39 @@ class _OutputPairing:
         return _rounding(actual) > _ROUNDED * expected
 
     def _are_close(self, reference: Output, actual: Output, layout: Layout) -> bool:
+        """Whether two outputs are equal by tolerance as the implementations computed them, in their own dtypes."""
         if reference.native is None or actual.native is None:
             return False
         expected = in_order(layout, reference.native)
         return compare_tensors(actual.native.reshape(-1).to(expected.dtype), expected).close
 
     def refuse_other_order(self, found: dict[str, JudgedOutput | None]) -> None:
-        """Refuse what is returned before an earlier output, where outputs have no names but positions."""
+        """Refuse what is returned before an earlier output, where outputs have no names but positions.
+
+        Args:
+            found: the outputs of A by their keys, with those of B that they are; refused ones get a problem.
+        """
         order = {item.result.key: index for index, item in enumerate(self._actual.outputs)}
-        last: JudgedOutput | None = None
+        last = -1
         for key, item in found.items():
-            if item is None or item.actual is None:
+            if item is None or item.actual is None or not _is_by_position(item.reference, item.actual):
                 continue
-            if item.reference.result.kind != "returned" != item.actual.result.kind:
-                continue
-            if not _is_position(bare_name(item.reference)) or item.actual.result.path.startswith((".", "['")):
-                continue
-            if (
-                last is not None
-                and last.actual is not None
-                and order[last.actual.result.key] > order[item.actual.result.key]
-            ):
+            index = order[item.actual.result.key]
+            if index < last:
                 label = f"the {output_name(item.actual)} of B is the {output_name(item.reference)} of A"
                 found[key] = replace(item, problem=f"{label}: they are in another order")
-            last = item
+            last = index
 
-    def judged(self, reference: Output, found: JudgedOutput | None) -> JudgedOutput:
-        """Return an output of A with that of B that it is, or else with the one in its place and what is wrong."""
-        if found is not None:
-            return found
+    def wrong(self, reference: Output) -> JudgedOutput:
+        """Return an output of A that is none of B, with the one of B in its place and what is wrong."""
         places = [item for item in self._candidates(reference) if item.result.kind == reference.result.kind]
         same = [item for item in places if bare_name(item) == bare_name(reference)]
         free = [item for item in places if item.result.key not in self._taken]
         actual = next(iter(same or free), None)
-        if actual is not None:
-            self._taken.add(actual.result.key)
-        shapes = [tuple(item.tensor.shape) for item in (reference, actual or reference)]
-        has_other_shape = next(output_orders(shapes[0], shapes[1]), None) is None
-        is_rounded = actual is not None and self._is_rounded(reference, actual)
-        problem = _problem(reference, actual, has_other_shape=has_other_shape, is_rounded=is_rounded)
+        if actual is None:
+            return JudgedOutput(reference, None, problem=f"the {output_name(reference)} of A is no output of B")
+        self._taken.add(actual.result.key)
+        problem = _problem(reference, actual, is_rounded=self._is_rounded(reference, actual))
         return JudgedOutput(reference, actual, problem=problem)
 
     def is_kept_by_reference(self, actual: Output) -> bool:
@@ -265,6 +257,7 @@ def _class_problem(reference: Output, actual: Output) -> str:
 
 
 def _number_class(output: Output) -> str:
+    """Say what an output is: a string, a boolean, an integer or a floating-point number."""
     dtype = output.tensor.dtype
     if _text_of(output) is not None:
         return "a string"
@@ -274,36 +267,40 @@ def _number_class(output: Output) -> str:
 
 
 def _text_of(output: Output) -> str | None:
-    """Return an output that is a Python string, whose tensor has its bytes."""
+    """Return an output that is a Python string, whose tensor has its bytes; None if it is a tensor or a number."""
     is_text = not output.result.value and output.tensor.dtype == torch.uint8
     return bytes(output.tensor.tolist()).decode(errors="surrogatepass") if is_text else None
 
 
-def _problem(reference: Output, actual: Output | None, *, has_other_shape: bool, is_rounded: bool) -> str:
-    """Say what is wrong with an output of B that is not that of A."""
-    label = f"the {output_name(actual or reference)}"
-    if actual is None:
-        return f"{label} of A is no output of B"
+def _problem(reference: Output, actual: Output, *, is_rounded: bool) -> str:
+    """Say what is wrong with an output of B that is not that of A: the most telling difference.
+
+    Args:
+        reference: the output of A.
+        actual: that of B.
+        is_rounded: whether B rounds it to fewer digits than its dtype has.
+    """
+    label = f"the {output_name(actual)} of B"
     if problem := _class_problem(reference, actual):
-        return f"{label} of B {problem}"
+        return f"{label} {problem}"
     if (text := _text_of(actual)) is not None:
-        return f"{label} of B is {text!r:.80}, that of A {_text_of(reference)!r:.80}"
-    if has_other_shape:
-        return f"{label} of B has the shape {[*actual.tensor.shape]}, that of A {[*reference.tensor.shape]}"
-    numbers, expected = actual.tensor.double().reshape(-1), reference.tensor.double().reshape(-1)
+        return f"{label} is {text!r:.80}, that of A {_text_of(reference)!r:.80}"
+    shape, actual_shape = tuple(reference.tensor.shape), tuple(actual.tensor.shape)
+    if next(output_orders(shape, actual_shape), None) is None:
+        return f"{label} has the shape {[*actual_shape]}, that of A {[*shape]}"
     in_float64 = None if actual.problem else actual.tensor  # else NaN stands for what float64 can't compute
-    infinite = _not_finite(reference.tensor, in_float64, "")
-    if infinite := infinite or _not_finite(reference.native, actual.native, " as it runs"):
-        return f"{label} of B: {infinite}"
+    not_finite = _not_finite(reference.tensor, in_float64, "")
+    if not_finite := not_finite or _not_finite(reference.native, actual.native, " as it runs"):
+        return f"{label}: {not_finite}"
+    numbers, expected = actual.tensor.double().reshape(-1), reference.tensor.double().reshape(-1)
     if len(numbers) == 1:
-        return f"{label} of B is {float(numbers):.8g}, that of A {float(expected):.8g}"
+        return f"{label} is {float(numbers):.8g}, that of A {float(expected):.8g}"
     if bool((numbers == numbers[0]).all()):
-        return f"all numbers of {label} of B are {float(numbers[0]) + 0.0:.6g}, those of A are others"
+        return f"all numbers of {label} are {float(numbers[0]) + 0.0:.6g}, those of A are others"
     if not have_equal_numbers(numbers, expected):
         is_permuted = have_equal_numbers(numbers.sort().values, expected.sort().values)
-        return f"{label} of B {'has the numbers of A in another order' if is_permuted else 'is not that of A'}"
-    rounded = "is rounded on the way to fewer digits than its dtype has"
-    return f"{label} of B {rounded if is_rounded else _ON_THESE_INPUTS}"
+        return f"{label} {'has the numbers of A in another order' if is_permuted else 'is not that of A'}"
+    return f"{label} {'is rounded on the way to fewer digits than its dtype has' if is_rounded else _ON_THESE_INPUTS}"
 
 
 def _not_finite(reference: torch.Tensor | None, actual: torch.Tensor | None, where: str) -> str:
@@ -329,11 +326,20 @@ def bare_name(output: Output) -> str:
 
 
 def _is_of_cache(output: Output) -> bool:
+    """Whether an output is a tensor of a cache, by its name."""
     return output.result.kind == "returned" and _CACHE.search(bare_name(output)) is not None
 
 
 def _is_position(name: str) -> bool:
+    """Whether the path of an output is that of an element of a tuple, or of the only output."""
     return not name or name.startswith("[")
+
+
+def _is_by_position(reference: Output, actual: Output) -> bool:
+    """Whether two outputs correspond by their positions: one is returned, and neither has a name."""
+    is_returned = "returned" in (reference.result.kind, actual.result.kind)
+    has_name = not _is_position(bare_name(reference)) or actual.result.path.startswith((".", "['"))
+    return is_returned and not has_name
 
 
 def output_name(output: Output) -> str:
@@ -357,24 +363,15 @@ def output_orders(shape: Shape, output_shape: Shape) -> Iterator[Layout]:
     """
     if math.prod(shape) != math.prod(output_shape):
         return
-    if 0 in shape and sorted(_long(shape)) != sorted(_long(output_shape)):
+    if 0 in shape and sorted(long_sizes(shape)) != sorted(long_sizes(output_shape)):
         return
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     digits = [digit for digit in zip(shape, strides, strict=True) if digit[0] != 1]
-    may_move = _long(shape) != _long(output_shape) and len(shape) >= _BATCHED and len(digits) <= _DIMENSIONS
+    is_other_shape = long_sizes(shape) != long_sizes(output_shape)
+    may_move = is_other_shape and len(shape) >= _BATCHED and len(digits) <= _DIMENSIONS
     for order in itertools.permutations(digits) if may_move else [digits]:
-        sizes = _ends([size for size, _ in order])
-        if sizes <= _ends(output_shape) or sizes >= _ends(output_shape):
+        if are_regrouped([size for size, _ in order], output_shape):
             yield Layout.of(0, order)
-
-
-def _long(shape: Shape) -> Shape:
-    return tuple(size for size in shape if size != 1)
-
-
-def _ends(sizes: Sequence[int]) -> set[int]:
-    """Return the numbers of elements of the last dimensions, of one of them to all."""
-    return {*itertools.accumulate(reversed(_long(tuple(sizes))), int.__mul__)}
 
 
 def in_order(layout: Layout, tensor: torch.Tensor) -> torch.Tensor:
@@ -407,6 +404,7 @@ def have_same_kinds(actual: torch.Tensor, reference: torch.Tensor) -> bool:
 
 
 def _kinds(tensor: torch.Tensor) -> torch.Tensor:
+    """Return 0 for each finite number, 1 or -1 for an infinite one by its sign, and 2 for NaN: int8."""
     if not tensor.is_floating_point():
         return torch.zeros(tensor.shape, dtype=torch.int8)
     infinite = tensor.isinf()

@@ -1,4 +1,8 @@
-"""`Pairing`: the pairs that were found so far, and what ways to find more ask of the two programs."""
+"""`Pairing`: the pairs that were found so far, and what ways to find more ask of the two programs.
+
+The program to judge is `actual`, the other one is `reference`. A source of a value is the value of the reference that
+it is paired with, or one of several that it joins along the last dimension: its parts.
+"""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -14,14 +18,32 @@ from ..metrics._tolerance import Tolerance
 from ._observed import Observed
 from ._paired_value import Evidence, PairedValue, Pairs
 
-# A way to find the reference's value of an output of a node: takes the node, the index and the name of the output.
-Way = Callable[[Node, int, str], PairedValue | None]
 SIMILAR = Tolerance(1e-2, 0.1, 0.05)  # unrelated numbers differ by more, and rounding by less
 _MOST_NAMES = 0.9  # of the shared names that have to be of the same operator
 
 
-def takes_part(node: Node) -> bool:
-    """Return whether a node gives a value or parts of it, in the same order."""
+@dataclass(frozen=True)
+class ComputedValue:
+    """A value that a node of the program to judge computes.
+
+    Attributes:
+        name: the name of the value.
+        node: the node.
+        index: the index of the value among the node's outputs.
+        tensor: its numbers.
+    """
+
+    name: str
+    node: Node
+    index: int
+    tensor: torch.Tensor
+
+
+Way = Callable[[ComputedValue], PairedValue | None]  # finds the source of a value
+
+
+def keeps_order(node: Node) -> bool:
+    """Whether a node returns the numbers of a value or of parts of it, in the same order."""
     return node.operator.movement in ("reshape", "part")
 
 
@@ -34,7 +56,7 @@ class Pairing:
         reference: the reference.
         pairs: by the names of the values of `actual`.
         reshaped: whether values of another shape are paired, too.
-        claimed: the values of `reference` that only one value may be, and one is.
+        claimed: the sources of values, which are paired with no further value without need.
     """
 
     actual: Observed
@@ -44,7 +66,7 @@ class Pairing:
     claimed: set[str] = field(default_factory=set)
 
     def source(self, name: str) -> str | None:
-        """Return the value of the reference that a value is; None if there is none, or several."""
+        """Return the source of a value; None if there is none, or several."""
         pair = self.pairs.get(name)
         return None if pair is None else pair.source
 
@@ -68,21 +90,21 @@ class Pairing:
         """The numbers of the reference for each paired value."""
         return Pairs(self.pairs).references(self.reference.values)
 
-    def unpaired(self) -> Iterator[tuple[Node, int, str]]:
-        """Yield each value to pair, after its node and its index among the node's outputs, in order."""
+    def unpaired(self) -> Iterator[ComputedValue]:
+        """Yield each value to pair, in order."""
         for node in self.actual.graph.nodes:
             for index, name in enumerate(node.outputs):
                 if name and name not in self.pairs and name in self.actual.values:
-                    yield node, index, name
+                    yield ComputedValue(name, node, index, self.actual.values[name])
 
     def add(self, pair: PairedValue) -> None:
-        """Add a pair; no other value is the same one of the reference without need, unless this one only moves it."""
+        """Add a pair; its sources are claimed, unless the value only moves the numbers of its source."""
         self.pairs[pair.value] = pair
-        if pair.source is None or not takes_part(self.actual.graph.producer[pair.value]):
+        if pair.source is None or not keeps_order(self.actual.graph.producer[pair.value]):
             self.claimed.update(pair.sources)
 
     def forget(self, name: str) -> None:
-        """Remove a pair."""
+        """Remove the pair of a value."""
         self.claimed.difference_update(self.pairs.pop(name).sources)
 
     def is_free(self, name: str) -> bool:
@@ -114,26 +136,28 @@ class Pairing:
     @cached_property
     def names_are_kept(self) -> bool:
         """Whether one program was made from the other: most values of the same name have the same operator."""
-        producers = self.reference.graph.producer, self.actual.graph.producer
-        shared = (producers[0].keys() & producers[1].keys()) - {*self.actual.graph.outputs}
-        found = self.found
-        same = [name for name in shared if name in found or len({item[name].op for item in producers}) == 1]
-        return 2 * len(shared) >= len(producers[1]) and len(same) >= _MOST_NAMES * len(shared)
+        reference, actual, found = self.reference.graph.producer, self.actual.graph.producer, self.found
+        shared = (reference.keys() & actual.keys()) - {*self.actual.graph.outputs}
+        same = [name for name in shared if name in found or reference[name].op == actual[name].op]
+        return 2 * len(shared) >= len(actual) and len(same) >= _MOST_NAMES * len(shared)
 
     @cached_property
     def harmless(self) -> frozenset[str]:
-        """The values whose numbers do not matter in the first run: outputs depend on them only through similar ones."""
+        """The values that outputs depend on only through paired values of similar numbers, in the first run.
+
+        They need not be wrong although they may have no source: another program may compute the same in other steps.
+        """
         return self._without_effect(self.found)
 
     @cached_property
     def settled(self) -> frozenset[str]:
-        """The same, only through values that are equal up to rounding."""
+        """The values that outputs depend on only through values equal to their sources but for rounding."""
         references = self.references.items()
         close = {name for name, item in references if compare_tensors(self.actual.tensor(name), item).close}
         return self._without_effect(close)
 
     def _without_effect(self, right: Collection[str]) -> frozenset[str]:
-        """Return the values on which the outputs depend only through those that are right."""
+        """Return the computed values, without outputs, that the outputs depend on only through those that are right."""
         graph, outputs = self.actual.graph, {*self.actual.graph.outputs}
         wrong = leading_to(graph, outputs.difference(right), right)
         read = {name for node in graph.nodes if not wrong.isdisjoint(node.outputs) for name in node.reads}

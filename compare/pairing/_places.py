@@ -19,14 +19,18 @@ def code_of(node: Node) -> tuple[str, str | None]:
 
 
 def same_operations(graph: Graph) -> Mapping[str, Sequence[Node]]:
-    """Return the same operations of all layers, or else of all calls of the same code, by the name of each one."""
+    """Return the same operations of all layers, or else of all calls of the same code, by the name of each one.
+
+    An operation without another one that is the same has an empty list.
+    """
     groups: dict[tuple[object, ...], list[Node]] = {}
     calls: Counter[tuple[object, ...]] = Counter()
     keys: dict[str, tuple[tuple[object, ...], ...]] = {}  # of each node: with its place in a layer, and without
     for node in graph.nodes:
-        calls[node.module, node.op, node.source] += 1
-        code = node.op, node.source, calls[node.module, node.op, node.source]
-        keys[node.name] = (place_of(node.module or ""), *code), code
+        line = node.op, node.source
+        calls[node.module, *line] += 1
+        nth = *line, calls[node.module, *line]  # a line may run several times in one call of a module
+        keys[node.name] = (place_of(node.module or ""), *nth), nth
         for key in keys[node.name]:
             groups.setdefault(key, []).append(node)
     return {name: next((groups[key] for key in pair if len(groups[key]) > 1), []) for name, pair in keys.items()}

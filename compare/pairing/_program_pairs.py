@@ -17,7 +17,7 @@ At last, what a node reshapes has the numbers of its result, and the result thos
 the operands of a matrix multiplication, for example.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -30,9 +30,8 @@ from ._numbers import SameNumbers
 from ._observed import Observed
 from ._operands import SameOperands
 from ._paired_value import PairedValue, Pairs
-from ._pairing import Pairing, Way
+from ._pairing import ComputedValue, Pairing, Way
 from ._quantized import GATHER, PRODUCT
-from ._readers import pair_by_readers
 from ._weights import SameWeight
 
 Rerun = Callable[[Callable[[str], torch.Tensor | None]], Mapping[str, torch.Tensor]]
@@ -99,13 +98,12 @@ class _Ways:
     def pair_all(self) -> Collection[str]:
         """Pair the values that depend on the inputs; return those that were paired although their numbers differ."""
         self._names.pair_similar()
-        for node, index, name in self.pairing.unpaired():
-            ways = (self._names.later,) if self._names.is_kept(name) else self._similar
-            self._add_first(ways, node, index, name)
+        for value in self.pairing.unpaired():
+            self._add_first((self._names.later,) if self._names.is_kept(value.name) else self._similar, value)
         self.numbers.confirm_by_weight()
         similar = self.pairing.found
         self._pair(self._wrong)
-        pair_by_readers(self.pairing)
+        _pair_by_readers(self.pairing)
         self._pair(self._wrong)
         self._pair([self.numbers.joined])
         self._pair([self.numbers.whole])
@@ -113,13 +111,60 @@ class _Ways:
 
     def _pair(self, ways: Sequence[Way]) -> None:
         """Pair each value that is left in the first way that finds one of the reference."""
-        for node, index, name in self.pairing.unpaired():
-            self._add_first(ways, node, index, name)
+        for value in self.pairing.unpaired():
+            self._add_first(ways, value)
 
-    def _add_first(self, ways: Sequence[Way], node: Node, index: int, name: str) -> None:
-        pair = next((found for way in ways if (found := way(node, index, name)) is not None), None)
+    def _add_first(self, ways: Sequence[Way], value: ComputedValue) -> None:
+        """Pair a value in the first way that finds one of the reference, if one does."""
+        pair = next((found for way in ways if (found := way(value)) is not None), None)
         if pair is not None:
             self.pairing.add(pair)
+
+
+def _pair_by_readers(pairing: Pairing) -> None:
+    """Pair what a node reads with what the node of the reference reads that computes its value, if that is wrong.
+
+    Nodes are visited from the last one, so that what is paired here leads to what was read before it.
+
+    Args:
+        pairing: the pairs that were found so far; more are added.
+    """
+    for node in reversed(pairing.actual.graph.nodes):
+        for name in node.outputs:
+            reference = pairing.reference.graph.producer.get(pairing.source(name) or "")
+            if reference is None or not _is_like(node, reference):
+                continue
+            harmless = pairing.settled if pairing.have_same_weight(node, reference) else pairing.harmless
+            if name not in harmless:
+                for read, source in [*_in_same_places(pairing, node, reference)]:
+                    if read not in harmless and pairing.have_same_shape(read, source):
+                        pairing.add(PairedValue(read, (source,), "operands"))
+
+
+def _in_same_places(pairing: Pairing, node: Node, reference: Node) -> Iterator[tuple[str, str]]:
+    """Yield the values that a node reads and that are not paired, with those in their places in the reference.
+
+    Of a commutative operator, they correspond in their order among those that are not paired.
+    """
+    source, actual = pairing.reference.source, pairing.actual
+    reads, reference_reads = [*node.reads], [*reference.reads]
+    if node.op in PRODUCT:  # a quantized weight is several operands
+        reads, reference_reads = [*node.inputs[:1]], [*reference.inputs[:1]]
+    elif node.operator.commutes:
+        paired = {source(item) for read in reads if (item := pairing.source(read)) is not None}
+        unpaired = [name for name in reads if pairing.source(name) is None]
+        reference_unpaired = [name for name in reference_reads if source(name) not in paired]
+        if len(unpaired) == len(reference_unpaired):
+            reads, reference_reads = unpaired, reference_unpaired
+    for read, name in zip(reads, reference_reads, strict=True):
+        is_open = read in actual.graph.producer and pairing.source(read) is None and pairing.is_free(name)
+        if is_open and (read not in actual.constants or actual.values[read].is_floating_point()):  # shapes may have -1
+            yield read, name
+
+
+def _is_like(node: Node, reference: Node) -> bool:
+    """Whether two nodes have the same operator and number of operands."""
+    return PRODUCT.get(node.op) == reference.op or (node.op == reference.op and len(node.reads) == len(reference.reads))
 
 
 def _pair_constants(pairing: Pairing) -> None:
@@ -128,14 +173,14 @@ def _pair_constants(pairing: Pairing) -> None:
     by_content = {content: name for name, content in constants.items()}
     for name, content in pairing.actual.constants.items():
         if name in pairing.actual.graph.producer:
-            same = constants.get(name) == content
-            source = name if same else by_content.get(content, name if name in constants else None)
-            if source is not None:
+            is_same = constants.get(name) == content
+            source = name if is_same else by_content.get(content, name)
+            if source in constants:
                 pairing.add(PairedValue(name, (source,), "name"))
 
 
 def _is_cut_off(pairing: Pairing) -> bool:
-    """Whether a paired value is wrong, so that others may not have been paired."""
+    """Whether values are left to pair, and a paired value is wrong: what is computed from it is similar to nothing."""
     if next(pairing.unpaired(), None) is None:
         return False
     references = pairing.references.items()
@@ -156,7 +201,7 @@ def _pair_reshaped(pairing: Pairing) -> None:
 
 
 def _pair_like(pairing: Pairing, name: str, same_numbers: str) -> None:
-    """Pair a value with that of another one, which has the same numbers."""
+    """Pair a value, if it is computed and not paired, with the source of another one that has the same numbers."""
     tensor, pair = pairing.actual.values.get(name), pairing.pairs.get(same_numbers)
     if tensor is not None and name not in pairing.pairs and pair is not None and pair.source is not None:
         pairing.pairs[name] = replace(pair, value=name, shape=tensor.shape)

@@ -1,6 +1,6 @@
 """Weights that are stored as integers of a few bits, with a scale for each block of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,8 +41,7 @@ def quantized_weight(node: Node, tensor: Callable[[str], torch.Tensor | None]) -
         return _table(node, tensor)
     if node.op not in PRODUCT:
         return None
-    names = (*node.inputs[1:5], "", "", "", "")[:4]
-    integers, scales, zeros, order = (tensor(name) if name else None for name in names)
+    integers, scales, zeros, order = _operands(node, (1, 2, 3, 4), tensor)
     bits, block, size, count = (int(node.attributes.get(name, 4)) for name in ("bits", "block_size", "K", "N"))
     if integers is None or scales is None or order is not None or bits not in _BITS or block < 1:
         return None
@@ -52,20 +51,35 @@ def quantized_weight(node: Node, tensor: Callable[[str], torch.Tensor | None]) -
 
 def _table(node: Node, tensor: Callable[[str], torch.Tensor | None]) -> QuantizedWeight | None:
     """Return the table of which a node takes rows, if its integers are in bytes."""
-    names = (node.inputs[0], *node.inputs[2:4], "")[:3]
-    integers, scales, zeros = (tensor(name) if name else None for name in names)
-    bits, block = (int(node.attributes.get(name, default)) for name, default in (("bits", 4), ("block_size", 128)))
-    axes = int(node.attributes.get("gather_axis", 0)), int(node.attributes.get("quantize_axis", 1))
+    integers, scales, zeros = _operands(node, (0, 2, 3), tensor)
+    settings = {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1, **node.attributes}
+    bits, block, *axes = (int(settings[name]) for name in ("bits", "block_size", "gather_axis", "quantize_axis"))
     if integers is None or integers.dtype != torch.uint8 or scales is None or scales.dim() != len(axes):
         return None
-    is_supported = axes in {(0, 1), (0, -1)} and bits in _BITS
+    is_supported = axes in ([0, 1], [0, -1]) and bits in _BITS
     return _weight(integers, scales, zeros, bits, (len(scales), scales.shape[1], block)) if is_supported else None
+
+
+def _operands(
+    node: Node, indices: Sequence[int], tensor: Callable[[str], torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Return the inputs of a node at some indices; None for one that is left out or no constant."""
+    names = [node.inputs[index] if index < len(node.inputs) else "" for index in indices]
+    return [tensor(name) if name else None for name in names]
 
 
 def _weight(
     integers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: int, sizes: tuple[int, int, int]
 ) -> QuantizedWeight | None:
-    """Return a weight with blocks along its rows; `sizes` are the rows, the blocks of each and the size of a block."""
+    """Return a weight with blocks along its rows; None if the tensors have other sizes.
+
+    Args:
+        integers: the stored ones, several in a byte.
+        scales: one for each block.
+        zeros: the integer that stands for 0 in each block, packed likewise or as a number; None for the middle one.
+        bits: of each integer.
+        sizes: the number of rows, of the blocks of each row, and of the elements of a block.
+    """
     count, blocks, block = sizes
     if integers.numel() * 8 != count * blocks * block * bits or scales.numel() != count * blocks:
         return None
@@ -83,6 +97,6 @@ def _weight(
 
 
 def _unpacked(packed: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return the integers that are stored in bytes."""
+    """Return the integers of so many bits that are stored in bytes, along the last dimension."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
     return ((packed[..., None] >> shifts) & ((1 << bits) - 1)).flatten(-2)

@@ -8,11 +8,11 @@ from ..float64._verdict import WRONG, Float64Value, rounding_level, rounding_ver
 from ..layouts._closeness import LARGEST, RELATIVE
 from ..layouts._layout import Layout
 from ..layouts._numbers import TensorNumbers
+from ..runs._execution import Tensors
 
-Tensors = Mapping[str, torch.Tensor]
 FINEST = 2.0**-30  # half a unit in the last place of arrays for which `RELATIVE` is enough, as of float64
 _LOOSEST = 0.25  # of what is looked for, relative to the root mean square
-_GROWTH, _FLOAT32 = 16.0, 2.0**-24
+_GROWTH, _FLOAT32 = 16.0, 2.0**-24  # assumed noise in units; half a unit in the last place of float32
 
 
 class RoundingLevels:
@@ -35,7 +35,10 @@ class RoundingLevels:
         self._truths, self._arrays, self._units, self._value_units = truths, arrays, units, value_units or {}
 
     def relative(self, value: str) -> float:
-        """Return the largest difference of an element that rounding explains, relative to the root mean square."""
+        """Return the largest difference of an element of a value that rounding to the coarsest unit explains.
+
+        It is relative to the root mean square, and decides only what is looked for; `explain` judges what was found.
+        """
         unit = max((*self._units.values(), self._value_units.get(value, 0.0)))
         truth = self._truths.get(value)
         if unit < FINEST or truth is None or not truth.value.numel():
@@ -63,12 +66,13 @@ class RoundingLevels:
         truth = self._truths.get(value)
         if unit < FINEST or truth is None:
             return True
-        numbers = [without_infinity(self._arrays[array]), truth.value, truth.noisy]
-        outer = numbers[1:] if whole_array else numbers[:1]
-        moved = [layout.select(item) for item in outer]
-        actual, exact, noisy = [numbers[0], *moved] if whole_array else [*moved, *numbers[1:]]
+        numbers, exact, noisy = without_infinity(self._arrays[array]), truth.value, truth.noisy
+        if whole_array:
+            exact, noisy = layout.select(exact), layout.select(noisy)
+        else:
+            numbers = layout.select(numbers)
         flat = Float64Value(exact.reshape(-1), noisy.reshape(-1), truth.unit)
-        verdict = rounding_verdict(actual.reshape(-1), flat.value, flat, unit=unit)
+        verdict = rounding_verdict(numbers.reshape(-1), flat.value, flat, unit=unit)
         return verdict is not None and verdict.verdict != "wrong"
 
 

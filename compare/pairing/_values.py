@@ -1,4 +1,7 @@
-"""Find which values of two executions are the same numbers, on two different inputs."""
+"""Find which values of two executions are the same numbers, on two different inputs.
+
+The values of one execution, a side, are looked for in those of the other one, the sources.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ from ..runs._execution import Execution, Tensors
 from ._rounding import RoundingLevels
 
 _COARSE = 2e-4  # differences above this leave too few fibers that can be told apart
-_SECOND = 2 * RELATIVE  # on the second input
+_SECOND = 2 * RELATIVE  # largest difference on the second input
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,6 @@ class ValueSide:
         numbers = {name: TensorNumbers(value) for name, value in execution.values.items() if value.is_floating_point()}
         self.recognizable = {name: item for name, item in numbers.items() if is_recognizable(item)}
 
-    def numbers(self, name: str) -> TensorNumbers:
-        """Return the numbers of a value, recognizable or not."""
-        return self.recognizable[name] if name in self.recognizable else TensorNumbers(self.execution.values[name])
-
     @cached_property
     def gathers(self) -> bool:
         """Whether tokens are routed, so that rows may be in any order."""
@@ -83,10 +82,12 @@ class ValueSide:
 
     @cached_property
     def _tolerances(self) -> Mapping[str, float]:
+        """The largest differences of values by name, where the other side has a lower precision."""
         return {} if self.levels is None else {name: self.levels.relative(name) for name in self.recognizable}
 
 
 def _same_operations(first: Execution, second: Execution) -> bool:
+    """Whether two runs consist of the same operations."""
     return [(node.name, node.op) for node in first.graph.nodes] == [(node.name, node.op) for node in second.graph.nodes]
 
 
@@ -110,38 +111,42 @@ def match_values(
             second input, too.
         known: matches that were found before, which are not looked for again if both values can still be recognized.
     """
-    found = {
-        name: kept
-        for name, matches in (known or {}).items()
-        if name in side.recognizable
-        and (kept := tuple(item for item in matches if item.source in sources.recognizable))
-    }
+    found = {}
     for name, value in (side.recognizable if numbers is None else numbers).items():
-        if name in found:
-            continue
-        matches = [
-            match
-            for match in _candidates(name, value, sources, side.relative(name))
-            if numbers is not None or (_holds_again(match, side, sources) and _is_rounding(match, side, sources))
-        ]
+        matches = [match for match in (known or {}).get(name, ()) if match.source in sources.recognizable]
+        if not matches:
+            matches = [
+                match
+                for match in _candidates(name, value, sources, side.relative(name))
+                if numbers is not None or (_holds_again(match, side, sources) and _is_rounding(match, side, sources))
+            ]
         if matches:
             found[name] = tuple(matches)
     return found
 
 
 def _candidates(name: str, value: TensorNumbers, sources: ValueSide, relative: float) -> list[ValueMatch]:
+    """Return where a value is in others on the first input: equal values, and larger ones of which it is a part.
+
+    Of equal values, those in the same order displace those in another one.
+
+    Args:
+        name: the name of the value.
+        value: its numbers.
+        sources: the values to look in.
+        relative: the largest difference that precision allows the value.
+    """
+
     def solved(source: str) -> Layout | None:
         return solve(value, sources.recognizable[source], max(relative, sources.relative(source)))
 
-    coarse = max(relative, sources.coarsest)
-    if coarse > _COARSE:
+    if max(relative, sources.coarsest) > _COARSE:
         return _coarse_candidates(name, value, sources, relative)
     found = []
     for candidate in sources.index.equal_sized(value, relative):
-        if (layout := solved(candidate)) is not None:
+        layout = solved(candidate)
+        if layout is not None or (sources.gathers and have_same_rows(value, sources.recognizable[candidate])):
             found.append(ValueMatch(name, candidate, layout, whole=True))
-        elif sources.gathers and have_same_rows(value, sources.recognizable[candidate]):
-            found.append(ValueMatch(name, candidate, None, whole=True))
     same = [match for match in found if match.layout is not None and match.layout.is_contiguous]
     found = same or found
     # A value may also be a part of another one, from which the equal one was moved or joined.
@@ -177,19 +182,13 @@ def _holds_again(match: ValueMatch, side: ValueSide, sources: ValueSide) -> bool
     if side.second is None or sources.second is None:
         return True
     value, source = TensorNumbers(side.second.values[match.value]), TensorNumbers(sources.second.values[match.source])
+    have_rows = have_same_rows if match.whole else has_columns
     if match.layout is None:
-        if len(value.tensor) != len(source.tensor):
-            return True
-        return (have_same_rows if match.whole else has_columns)(value, source, _SECOND)
-    if (
-        value.tensor.numel() != match.layout.numel
-        or source.tensor.numel() != sources.recognizable[match.source].tensor.numel()
-    ):
+        return len(value.tensor) != len(source.tensor) or have_rows(value, source, _SECOND)
+    sizes = match.layout.numel, sources.recognizable[match.source].tensor.numel()
+    if sizes != (value.tensor.numel(), source.tensor.numel()) or holds(match.layout, value, source, _SECOND):
         return True
-    if holds(match.layout, value, source, _SECOND):
-        return True
-    # Other tokens, in another order.
-    return sources.gathers and (have_same_rows if match.whole else has_columns)(value, source, _SECOND)
+    return sources.gathers and have_rows(value, source, _SECOND)  # of other tokens, in another order
 
 
 def matched_values(matches: Matches, reference: Tensors) -> dict[str, torch.Tensor]:

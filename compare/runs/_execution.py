@@ -103,6 +103,10 @@ class Execution:
                 roots[name] = name if moved is None else roots.get(moved, moved)
         return roots
 
+    def roots_read_by(self, node: Node) -> list[str]:
+        """Return the roots of the values and weights that a node reads, each once, in the order of `Node.reads`."""
+        return [*dict.fromkeys(self.roots[read] for read in node.reads)]
+
     @property
     def output_tensors(self) -> dict[str, torch.Tensor]:
         """The outputs by their keys."""
