@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -217,7 +217,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         read = [shadow for item in call.read if (shadow := self._shadow(item)) is not None]
         if call.copies and new and read and read[0].is_leaf and unit_of(new[0].dtype) <= read[0].pending:
-            self._add(new[0], [self._read(call.read[0], 0)], pending=unit_of(new[0].dtype))
+            self._add(new[0], [self._read(call.read[0], 0).clone()], pending=unit_of(new[0].dtype))
             return
         for shadow in read:
             self._add_noise(shadow)
@@ -225,12 +225,14 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for shadow in written:
             shadow.separate(len(self._ways))
         computed = [self._computed(call, results, way) for way in range(len(self._ways))]
+        taken = {flat.data_ptr() for shadow in read for flat in shadow.flats}  # an operation may return what it reads
         unit = max((shadow.unit for shadow in read), default=0.0)
         affected = any(shadow.affected for shadow in read)
         for item, *values in zip(results, *computed, strict=True):
             if values[0] is not None and any(item is other for other in new):
                 known = [item if value is None else value for value in values]
-                self._add(item, known, unit=max(unit, unit_of(item.dtype)), pending=call.rounding(item, values[0]))
+                rounding = call.rounding(item, values[0])
+                self._add(item, known, taken, unit=max(unit, unit_of(item.dtype)), pending=rounding)
         for item in call.written:
             if (shadow := self._shadow(item)) is not None:
                 shadow.pending = call.rounding(item, shadow.view(item, 0))
@@ -321,33 +323,32 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return shadow if shadow is not None and shadow.fits(tensor) else None
 
     def _add(
-        self, tensor: torch.Tensor, values: Sequence[torch.Tensor], *, unit: float = 0.0, pending: float = 0.0
+        self,
+        tensor: torch.Tensor,
+        values: Sequence[torch.Tensor],
+        taken: Collection[int] = (),
+        *,
+        unit: float = 0.0,
+        pending: float = 0.0,
     ) -> None:
         """Add the float64 counterpart of a tensor's storage.
 
         Args:
             tensor: the tensor.
             values: its float64 value in each way to compute, or one for all.
+            taken: the addresses of the storages of float64 counterparts that a value may share.
             unit: the coarsest unit of what it is computed from.
             pending: see `_Shadow`.
         """
-        real = _real_dtype(tensor)
-        count = tensor.untyped_storage().nbytes() // real.itemsize
-        dtype = torch.float64 if real.is_floating_point else real
-        flats = [torch.zeros(count, dtype=dtype, device=tensor.device) for _ in values]
-        shadow = _Shadow(flats, real, unit, pending)
-        for way, value in enumerate(values):
-            shadow.view(tensor, way).copy_(value)
-        self._shadows[tensor.untyped_storage()] = shadow
+        flats = [_in_storage(value, tensor, taken) for value in values]
+        self._shadows[tensor.untyped_storage()] = _Shadow(flats, _real_dtype(tensor), unit, pending)
 
     def _add_leaf(self, tensor: torch.Tensor) -> None:
         """Add the float64 counterpart of a storage that the run has not computed; other tensors may share it."""
         real = _real_dtype(tensor)
-        storage = tensor.untyped_storage()
-        count = storage.nbytes() // real.itemsize
-        whole = torch.empty(0, dtype=real, device=tensor.device).set_(storage, 0, (count,), (1,))
+        whole = _whole(tensor.untyped_storage(), real)
         copied = torch.empty_like(whole, dtype=float64_dtype(real)).copy_(whole)
-        self._shadows[storage] = _Shadow([copied], real, pending=unit_of(real))
+        self._shadows[tensor.untyped_storage()] = _Shadow([copied], real, pending=unit_of(real))
 
     def _add_noise(self, shadow: _Shadow) -> None:
         """Add the pending noise."""
@@ -357,8 +358,36 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 shadow.noise, shadow.seed = shadow.pending, self._patterns
             else:
                 noisy = shadow.flats[self._ways.index("noisy")]
-                noisy.copy_(with_noise(noisy, shadow.pending, seed=self._patterns))
+                with_noise(noisy, shadow.pending, seed=self._patterns, out=noisy)
         shadow.unit, shadow.pending = max(shadow.unit, shadow.pending), 0.0
+
+
+def _in_storage(value: torch.Tensor, like: torch.Tensor, taken: Collection[int]) -> torch.Tensor:
+    """Return the float64 counterpart of a whole storage, in which a value has the places of the tensor `like`.
+
+    It is the memory of the value itself where that has the same layout, as there may be no room for a copy of both.
+    """
+    real, storage = _real_dtype(like), value.untyped_storage()
+    wide = float64_dtype(real)
+    size = _whole(like.untyped_storage(), real).numel() * wide.itemsize
+    is_converted = like.dtype != float64_dtype(like.dtype) == value.dtype  # else it may be a tensor of the code itself
+    has_layout = _layout(value) == _layout(like) and storage.nbytes() == size
+    if is_converted and has_layout and storage.data_ptr() not in taken:
+        return _whole(storage, wide)
+    flat = torch.zeros(size // wide.itemsize, dtype=wide, device=like.device)
+    _Shadow([flat], real).view(like, 0).copy_(value)
+    return flat
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return how a tensor views its storage."""
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg()
+
+
+def _whole(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
+    """Return all numbers of a storage."""
+    whole = torch.empty(0, dtype=dtype, device=storage.device)
+    return whole.set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
 
 
 def _keeps_decision(shadow: _Shadow, item: torch.Tensor) -> bool:
