@@ -76,7 +76,7 @@ class ComparedNumbers:
         found = None if other is None else margins_of(node, operands, other, decision)
         if other is None or found is None:
             return None
-        may_flip = found[0] <= SUSPICIOUS * found[1]
+        may_flip = found.distance <= SUSPICIOUS * found.level
         return NearTie(decision, other, may_flip, found) if bool(may_flip.any()) else None
 
     def hidden_in(self, nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -90,9 +90,7 @@ class ComparedNumbers:
 
     def _number(self, name: str, lookup: Lookup) -> Compared | None:
         constant = self._constant(name)
-        if constant is None:
-            return lookup(name, self._references.get(name))
-        return Compared(constant.double(), constant.double().abs() * unit_of(constant.dtype))
+        return lookup(name, self._references.get(name)) if constant is None else Compared.of(constant)
 
     def release(self, name: str) -> list[str]:
         """Declare that a value will not be judged again, and return the values whose numbers nobody needs now."""
