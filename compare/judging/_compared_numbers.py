@@ -8,6 +8,7 @@ import torch
 
 from filch.export import Graph, Node
 
+from ..common._dtypes import declared_dtype
 from ..float64._margins import Compared, Margins, deciding_node, margins_of, nearest_alternative
 from ..float64._noise import unit_of
 from ..float64._verdict import SUSPICIOUS
@@ -85,10 +86,12 @@ class ComparedNumbers:
         return tuple(name for name in names if name in self._operands and name not in self._run_names)
 
     def _known_operands(self, name: str, lookup: Lookup) -> dict[str, Compared]:
+        """Return the numbers that a decision compares, as far as they are known, by name."""
         operands = {item: self._number(item, lookup) for item in self._operands[name]}
         return {item: number for item, number in operands.items() if number is not None}
 
     def _number(self, name: str, lookup: Lookup) -> Compared | None:
+        """Return a value that a decision compares: a constant of the graph, or what `lookup` returns for it."""
         constant = self._constant(name)
         return lookup(name, self._references.get(name)) if constant is None else Compared.of(constant)
 
@@ -157,6 +160,6 @@ def _deciding_nodes(graph: Graph) -> dict[str, Node]:
 
 
 def _is_float(graph: Graph, name: str) -> bool:
-    value = graph.values.get(name)
-    dtype = None if value is None or value.dtype is None else getattr(torch, value.dtype, None)
-    return isinstance(dtype, torch.dtype) and bool(unit_of(dtype))
+    """Return whether a graph declares a value to be floating-point."""
+    dtype = declared_dtype(graph, name)
+    return dtype is not None and bool(unit_of(dtype))

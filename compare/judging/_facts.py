@@ -10,6 +10,7 @@ import torch
 
 from filch.export import Graph, Node
 
+from ..common._dtypes import declared_dtype
 from ..float64._decisions import Decisions
 from ..float64._margins import Compared
 from ..float64._reductions import TF32_UNIT, ObservedShapes, reduction_length, running_length
@@ -138,7 +139,7 @@ class RunFacts:
                 return None
             return Compared.of(known)
         if reference is None or reference.shape != exact.value.shape:
-            reference = exact.value.to(getattr(torch, exported.values[name].dtype or "", torch.float32))
+            reference = exact.value.to(declared_dtype(exported, name) or torch.float32)
         unit = exact.unit
         if run_name is not None:
             units = self.units.of(run_name)
