@@ -236,6 +236,16 @@ class ProgramSide:
 
     @classmethod
     def of(cls, program: ProgramLike, what: str, backend: str | Backend) -> "ProgramSide":
+        """Load a program.
+
+        Args:
+            program: a path, a model, a program or a graph.
+            what: what it is called in messages if it has no path.
+            backend: the backend that runs it node by node.
+
+        Raises:
+            CompareError: the backend does not run a program node by node.
+        """
         loaded = as_program(program)
         if isinstance(program, onnx.ModelProto):  # `loaded` is a copy; converters append casts out of order
             loaded.model.graph.sort()

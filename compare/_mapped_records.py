@@ -103,12 +103,14 @@ def mapped_records(reference: Records, program: Program, mapping: ValueMap) -> M
 
 
 def _ports(program: Program) -> Iterator[tuple[Call, Port]]:
+    """Yield each tensor that a module of the program returned, with the call of the module."""
     for key, call in program.module_calls.items():
         for port in call.outputs:
             yield key, port
 
 
 def _called(path: str, iteration: int) -> str:
+    """Return the path of a module with `@1` after its second call, as mappings name it."""
     return f"{path}@{iteration}" if iteration else path
 
 
@@ -121,6 +123,15 @@ def _outputs(program: Program) -> Iterator[tuple[str, _TensorOfB]]:
 
 
 def _rows_by_place(mapping: ValueMap, places: set[str]) -> dict[str, dict[str, MappedValue]]:
+    """Return the rows of a mapping by the place of the value in B, and by the name of the value in A.
+
+    Args:
+        mapping: the mapping.
+        places: what modules of B returned, each by the module, its call and the path of the tensor.
+
+    Raises:
+        CompareError: the mapping names another place.
+    """
     rows: dict[str, dict[str, MappedValue]] = {}
     for name, row in mapping.values.items():
         if row.place not in places:
@@ -191,5 +202,7 @@ class _ModulesOfB(nn.Module):
 
 
 class _ReturnedTensors(nn.Module):
+    """Returns the tensors that it is given, so that they are recorded as its output."""
+
     def forward(self, values: dict[str, Any]) -> dict[str, Any]:
         return values

@@ -140,6 +140,7 @@ def _parameter_report(
 
 
 def _value(name: str, tensor: torch.Tensor) -> Value:
+    """Return the value of a graph that has the shape of a tensor."""
     return Value(name, shape=tuple(tensor.shape))
 
 
@@ -157,6 +158,7 @@ def _gradients(
 
 
 def _weighted_sum(result: Any) -> torch.Tensor:
+    """Return the default loss; see `compare_gradients`."""
     total = torch.zeros(())
     for item in pytree.tree_leaves(result):
         if isinstance(item, torch.Tensor) and item.is_floating_point():

@@ -339,14 +339,7 @@ def compare_values(
     random = RandomValues(run, unpredictable, program.computes, drawing)
     resolver = ReferenceResolver(references)
     comparator = ValueComparator(
-        run,
-        resolver,
-        provenance,
-        limits,
-        judge=judge,
-        random=random,
-        reasons=reasons,
-        summed=summed,
+        run, resolver, provenance, limits, judge=judge, random=random, reasons=reasons, summed=summed
     )
     comparator.compare((name, tensor, None) for name, tensor in in_order(run.graph, values))
     if isolate is None or judge is None or node_values is None:

@@ -31,6 +31,7 @@ def running_length(node: Node, graph: Graph, observed: ObservedShapes = MappingP
 
 
 def _length(terms: Terms | None, node: Node, graph: Graph, observed: ObservedShapes) -> int:
+    """Return the number of terms that `terms` computes from the attributes and shapes of a node, at least 1."""
     if terms is None:
         return 1
     inputs, outputs = ([_shape(graph, name, observed) for name in names] for names in (node.inputs, node.outputs[:1]))

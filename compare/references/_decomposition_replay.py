@@ -85,6 +85,7 @@ class DecompositionReplay:
         return {name: tensor for name, tensor in values.items() if name in matching}
 
     def _compile(self, group: DecompositionGroup) -> Compiled | None:
+        """Compile the nodes of a group as a program of their own; None if the backend can't."""
         model = self._cutter.cut(group.nodes, group.inside)
         try:
             return self._backend.compile(Program(model), optimize=False)
@@ -133,6 +134,14 @@ def _groups(
 def _group(
     graph: Graph, nodes: Mapping[str, Node], inside: Collection[str], outside: frozenset[str]
 ) -> DecompositionGroup:
+    """Return some decompositions as one group.
+
+    Args:
+        graph: the graph.
+        nodes: their nodes, by name.
+        inside: the names of all values that eager PyTorch does not have.
+        outside: the names of the inputs and constants of the graph.
+    """
     ordered = tuple(sorted(nodes.values(), key=lambda node: graph.node_indices[node.name]))
     computed = frozenset(name for node in ordered for name in node.outputs if name in inside)
     used_names = {name for node in ordered for name in (*node.reads, *node.outputs) if name}

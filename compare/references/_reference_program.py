@@ -81,7 +81,7 @@ class ReferenceProgram(OnnxOriginal):
 
     @cached_property
     def types(self) -> Mapping[str, torch.dtype]:
-        """See `Original.types`: those of the values of the first call, as the graph may not declare them."""
+        """The dtypes of the values by name: those of the first call, as the graph may not declare them."""
         declared = {name: torch_dtype(value.dtype) for name, value in self.graph.values.items()}
         known = {name: dtype for name, dtype in declared.items() if dtype is not None}
         return known | {name: reference.tensor.dtype for name, reference in self.references(0).items()}

@@ -140,6 +140,7 @@ class References:
         }
 
     def _note(self, text: str) -> None:
+        """Add a remark for the reader of the report, once."""
         if text not in self.notes:
             self.notes.append(text)
 

@@ -59,6 +59,7 @@ class ReferenceResolver:
         """Declare that the reference of a value will not be requested again."""
 
     def _compute(self, name: str) -> Reference | None:  # noqa: ARG002  subclasses use it
+        """Return a reference that was not known before; None if it can't be computed."""
         return None
 
 
@@ -105,14 +106,15 @@ class EagerReplay(ReferenceResolver):
 
     @property
     def fully_cached(self) -> bool:
-        """See `ReferenceResolver.fully_cached`."""
+        """Whether all references are still available."""
         return self._cache.fully_cached
 
     def release(self, name: str) -> None:
-        """See `ReferenceResolver.release`."""
+        """Declare that the reference of a value will not be requested again."""
         self._cache.release(name)
 
     def _compute(self, name: str) -> Reference | None:
+        """Return a value that eager PyTorch, a decomposition or the order of a weight's dimensions gives."""
         if name in self._transposed:
             tensor = self._transposed[name]()
             return None if tensor is None else Reference(tensor, "derived")
@@ -149,4 +151,5 @@ class EagerReplay(ReferenceResolver):
         self._cache.consume(group.needs)
 
     def _store(self, name: str, tensor: torch.Tensor, evidence: str) -> None:
+        """Keep a reference until its last use."""
         self._cache.put(name, Reference(tensor, evidence), tensor.nbytes)

@@ -268,6 +268,7 @@ def in_finest_shapes(graph: Graph, values: Tensors) -> dict[str, torch.Tensor]:
 
 
 def _dimensions(shape: Sequence[int]) -> int:
+    """Return the number of dimensions of more than one element."""
     return sum(size > 1 for size in shape)
 
 
@@ -281,11 +282,11 @@ class _Replay:
         self._last_reads = {handle: index for index, call in enumerate(recorded.calls) for handle in call.reads}
 
     def with_numbers(self, numbers: Tensors) -> Replay:
-        """See `Replay`."""
+        """Return the same with numbers in place of values and weights, in each run."""
         return _Replay(self._recorded, self._values, self._weights, {**self._numbers, **numbers})
 
     def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
-        """See `Replay`."""
+        """Return the wanted values, computed from forced ones (see `Replay.__call__`)."""
         forced = {**self._numbers, **forced}
         sources = (*self._recorded.graph.inputs, *self._recorded.graph.constants)
         values = {name: self._values[name] for name in sources if name in wanted and name in self._values}
@@ -347,6 +348,7 @@ class _Replay:
         return frozenset(found)
 
     def _source(self, name: str, *, copied: bool) -> torch.Tensor | None:
+        """Return an input, constant or weight as calls read it, as a copy if they write to it; None if not known."""
         value = self._recorded.graph.values.get(name)
         known = self._values if name not in self._weights else self._numbers if name in self._numbers else self._weights
         if (tensor := known.get(name)) is None:

@@ -190,7 +190,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """See `TorchDispatchMode`."""
+        """Run one operation, and compute in float64 what it has computed or written."""
         if func is torch.ops.aten.native_batch_norm.default and args[0].dtype == torch.float32:
             with self:  # the rounding of its sums, which it hides, shifts all results of a channel alike
                 return native_batch_norm(*args, **(kwargs or {}))
@@ -313,6 +313,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result.add_(typical.mul_(noise).reshape(result.shape))
 
     def _read(self, tensor: torch.Tensor, way: int) -> torch.Tensor:
+        """Return the float64 counterpart of a tensor in one way to compute; the tensor itself if it has none."""
         shadow = self._shadow(tensor)
         value: torch.Tensor = tensor if is_dense(tensor) else in_float64(tensor)
         return value if shadow is None else shadow.view(tensor, way)
@@ -467,11 +468,13 @@ class _ModeCall:
 
 @lru_cache(maxsize=4096)  # torch makes new objects each time that a schema is read
 def _operator(func: Any) -> Operator:
+    """Return what is known of an overload of an ATen operator."""
     return operator_of(f"aten.{func._opname}.{func._overloadname}")  # noqa: SLF001  it has no other access
 
 
 @lru_cache(maxsize=4096)  # as above
 def _returns_views(func: Any) -> bool:
+    """Return whether an operator computes nothing; see `_ModeCall.returns_views`."""
     returns = [item.alias_info for item in func._schema.returns]  # noqa: SLF001  as above
     is_view = bool(returns) and all(info is not None and not info.is_write for info in returns)
     return is_view or torch.Tag.inplace_view in func.tags
@@ -489,17 +492,20 @@ def native_kernels() -> Iterator[None]:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested lists, tuples and dictionaries."""
     return [item for item in leaves_of(values) if isinstance(item, torch.Tensor)]
 
 
 def _is_float(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has floating-point or complex numbers."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
-    # The zero gradients of forward-mode AD have none, and within a mode torch reads it all the same.
+    """Return a tensor with memory: zero gradients of forward-mode AD have none, and torch reads it within a mode."""
     return torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor  # noqa: SLF001  it has no other access
 
 
 def _real_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """Return the dtype of a tensor, or of the real and imaginary parts of a complex one."""
     return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype

@@ -125,7 +125,7 @@ class _WeightViews:
                 self.names.update(node.outputs)
 
     def observe(self, node: Node, reads: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-        """See `RunOptions`."""
+        """Record the shape and place of what a node has moved from a weight; see `RunOptions.observe`."""
         moved = moved_value(node)
         if moved is None or self.names.isdisjoint(node.outputs):
             return
@@ -194,11 +194,11 @@ class _ProgramReplay:
     numbers: Tensors = field(default_factory=dict)
 
     def with_numbers(self, numbers: Tensors) -> Replay:
-        """See `Replay`."""
+        """Return the same with numbers in place of values, in each run."""
         return replace(self, numbers={**self.numbers, **numbers})
 
     def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
-        """See `Replay`."""
+        """Return the wanted values, computed from forced ones (see `Replay.__call__`)."""
         graph, numbers = self.program.original.graph, {**self.numbers, **forced}
         changed = graph.computed_from(numbers)
 
