@@ -66,24 +66,25 @@ def mapped_records(reference: Records, program: Program, mapping: ValueMap) -> M
     outputs, graph = dict(_outputs(program)), program.graph
     rows = _rows_by_place(mapping, {f"{_called(*call)}{port.path}" for call, port in _ports(program)})
     calls = captured_calls(reference, replace(program, model_type="", inputs={})).calls
-    found = []
+    outputs_of_calls = []
     for call in calls:
         values = _values(reference, call)
         made = {
             place: _joined(values, items, outputs[place].value) for place, items in rows.items() if place in outputs
         }
+        # Several modules may return one value, of which the mapping names only one place.
         by_value = {outputs[place].value.name: tensor for place, tensor in made.items() if tensor is not None}
-        found.append(
+        outputs_of_calls.append(
             {place: by_value[name] for place, item in outputs.items() if (name := item.value.name) in by_value}
         )
-    known = {place: item for place, item in outputs.items() if all(place in one for one in found)}
+    known = {place: item for place, item in outputs.items() if all(place in tensors for tensors in outputs_of_calls)}
     by_call: dict[Call, list[str]] = {}
     for place, item in known.items():
         by_call.setdefault(item.call, []).append(place)
     module = _ModulesOfB(by_call)
     with torch.no_grad(), steal_forward(module, submodules=True) as capture:
-        for call, one in zip(calls, found, strict=True):
-            module.values = one
+        for call, outputs_of_call in zip(calls, outputs_of_calls, strict=True):
+            module.values = outputs_of_call
             module(**call.inputs)
     module_calls = {
         key: ModuleCall(*key, (), tuple(Port(f"[{place!r}]", known[place].value.name, "exact") for place in places))

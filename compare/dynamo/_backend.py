@@ -29,11 +29,7 @@ _COLLECT = NextCommand(
 
 
 def filch(
-    module: fx.GraphModule,
-    inputs: Sequence[Any],
-    *,
-    mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    module: fx.GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
     """Compile one graph with `options["inner"]`, and check it on the inputs of its first call.
 

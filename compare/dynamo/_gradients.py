@@ -127,6 +127,7 @@ def _parameter_report(
     sizes = SummedSizes(capture)
 
     def of_sum(name: str, tensor: torch.Tensor) -> Difference | None:
+        """Return the difference of a gradient if the rounding of what it was summed from explains it."""
         parameter = name.removesuffix(".grad")
         size = partial(sizes.of, Key(parameter, 0, "GF"), "", expected[parameter].shape)
         difference, is_rounding = compare_summed(tensor, expected[parameter], size, tolerance=tolerance)

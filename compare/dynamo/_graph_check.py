@@ -254,6 +254,7 @@ class GraphCheck:
             return None
 
         def run(decisions: Mapping[str, torch.Tensor] | None = None) -> Mapping[str, torch.Tensor]:
+            """Return all values, and the inputs after the call; with decisions, without what only kernels have."""
             with _same_random_numbers():
                 derived = {} if self.kernels is None or decisions else self.kernels.references(arguments)
             copied = copy_tensors(dict(arguments))

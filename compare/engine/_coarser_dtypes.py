@@ -30,18 +30,19 @@ def coarser_dtype(prepared: Prepared, rows: Sequence[Row], first: Row) -> str:
     if original is None or prepared.options.lower_precision:
         return ""
     try:
-        exported, known = original.graph, original.types
+        exported, model_dtypes = original.graph, original.types
     except ExportError:
         return ""
     compiled = prepared.compiled[first.stage]
     graph, same_run = compiled.graph, [row for row in rows if (row.call, row.stage) == (first.call, first.stage)]
     observed = {row.value: torch_dtype(row.dtype) for row in same_run if row.kind != "output"}
     judged = {row.value for row in same_run if row.status in ("same", "different") and row.value != first.value}
+    # A value that only the compiled graph has is computed from what its node computes in the model.
     name = compiled.exported_name(first.value)
     outputs = {node.name: node.outputs for node in prepared.program.graph.nodes}
     ends = [name] if name in exported.producer else [item for origin in first.origins for item in outputs[origin]]
     computed = _computed(exported, ends, {*map(compiled.exported_name, judged)} - {*ends})
-    model = [known.get(item) for item in computed]
+    model = [model_dtypes.get(item) for item in computed]
     if not model or None in model:
         return ""
     found = [

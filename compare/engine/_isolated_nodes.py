@@ -233,6 +233,7 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
     consumed: set[str] = set()
 
     def measure(pair: Pair, expected: torch.Tensor) -> Difference:
+        """Return how far a value is from what is expected, for the rules that judge by tolerance."""
         inputs_of_node = inputs.of(pair.node)
         return allowances.difference(
             pair.name, pair.node, inputs_of_node, pair.tensor, expected, tolerance=pair.tolerance

@@ -253,12 +253,7 @@ class ValueComparator:
         return JudgedValue.of(name, tensor, "not mapped", self._reasons.get(node.name, "no reference for this value"))
 
     def _difference(
-        self,
-        name: str,
-        node: Node,
-        reference: torch.Tensor,
-        tensor: torch.Tensor,
-        limit: float | Tolerance | None,
+        self, name: str, node: Node, reference: torch.Tensor, tensor: torch.Tensor, limit: float | Tolerance | None
     ) -> Difference:
         """Measure how far a value is from its reference."""
         inputs, lowered = self._node_inputs.values, self._run.lowered

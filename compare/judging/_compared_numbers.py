@@ -35,7 +35,8 @@ class ComparedNumbers:
             for name in names:
                 self._readers.setdefault(name, set()).add(decision)
         self._references: dict[str, torch.Tensor] = {}
-        self._released = {name for name in self._readers if name not in run_names}  # nobody else will
+        # The values that will not be judged again; of those that the run does not compute, none will.
+        self._released = {name for name in self._readers if name not in run_names}
 
     def names_in_run(self, decision: str) -> list[str]:
         """Return the names in the run of what a decision of the exported graph compares, as far as it returns it."""
@@ -98,10 +99,10 @@ class ComparedNumbers:
     def release(self, name: str) -> list[str]:
         """Declare that a value will not be judged again, and return the values whose numbers nobody needs now."""
         self._released.add(name)
-        names = [name, *self._operands.get(name, ())]
-        for operand in names[1:]:
+        operands = self._operands.get(name, ())
+        for operand in operands:
             self._readers[operand].discard(name)
-        unused = [item for item in names if item in self._released and not self._readers.get(item)]
+        unused = [item for item in (name, *operands) if item in self._released and not self._readers.get(item)]
         for item in unused:
             self._references.pop(item, None)
         return unused

@@ -72,6 +72,7 @@ class NearTies(Rule):
             return later_rules(pair)
 
         def resized(ties: Ties) -> torch.Tensor | None:
+            """Return what float64 computes if near-ties go in these directions."""
             found = recompute(given.get, ties=ties).get(pair.exported_name)
             return None if found is None else found.value
 

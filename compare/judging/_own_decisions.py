@@ -92,6 +92,7 @@ class OwnDecisions(Rule):
         """
 
         def rounded(name: str, _: torch.Tensor | None) -> Compared | None:
+            """Return what the node has read, with its own rounding, if that is coarser than that of float32."""
             read = known.get(name)
             return None if read is None or unit_of(read.dtype) <= unit_of(torch.float32) else Compared.of(read)
 

@@ -3,12 +3,13 @@
 import functools
 import math
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+import networkx as nx
 import torch
 from torch import fx
 
@@ -203,15 +204,8 @@ class ProgramRun(Float64Values):
         """
         if self._options.wanted is not None:
             return self._again(forced=lambda name, value: self._decided(name, value, decisions.get(name)))
-        following, users = {*decisions}, defaultdict[str, list[str]](list)
-        for user, reads in self._original.reads.items():
-            for read in reads:
-                users[read].append(user)
-        pending = [*decisions]
-        while pending:
-            found = {*users[pending.pop()]} - following
-            following |= found
-            pending += found
+        reads = nx.DiGraph((read, name) for name, reads in self._original.reads.items() for read in reads)
+        following = {*decisions}.union(*(nx.descendants(reads, name) for name in decisions if name in reads))
         known = self._options.known
         return self._again(known=lambda name: decisions.get(name) if name in following else known(name))
 

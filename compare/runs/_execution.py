@@ -191,6 +191,7 @@ def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     """
 
     def noisy() -> Tensors:
+        """Return the values and outputs of another run, with noise; see `Execution.noisy`."""
         run = _run_in(Float64Mode("exact", "noisy"), model, args, kwargs, "noisy")
         return {**run.values, **run.output_tensors}
 
@@ -199,11 +200,7 @@ def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _run_in(
-    mode: Float64Mode | None,
-    model: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    way: Way = "exact",
+    mode: Float64Mode | None, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], way: Way = "exact"
 ) -> Execution:
     """Run a model in a mode, and record its operations with the values that are computed in one way."""
     values: dict[str, torch.Tensor] = {}
@@ -214,6 +211,7 @@ def _run_in(
     offsets: dict[str, int] = {}
 
     def visit(name: str, tensor: torch.Tensor) -> None:
+        """Keep an input, constant or result of an operation; of a view of a weight, only where it begins."""
         if name in weights:
             return
         if is_dense(tensor) and tensor.untyped_storage().data_ptr() in storages:
@@ -228,6 +226,7 @@ def _run_in(
     outputs: list[Output] = []
 
     def leave(result: RunResult, tensor: torch.Tensor) -> None:
+        """Keep what the call returns or has changed."""
         own = complex_as_real(_dense(tensor.detach())).clone()
         value = own if mode is None else in_float64(_dense(mode.value(tensor, way)))
         outputs.append(Output(result, value, own, "" if mode is None else mode.problem))

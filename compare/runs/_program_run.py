@@ -203,9 +203,11 @@ class _ProgramReplay:
         changed = graph.computed_from(numbers)
 
         def known(name: str) -> Any:
+            """Return a value that is not computed from other numbers, in place of computing it."""
             return None if name in changed else self.values.get(name)
 
         def force(name: str, value: Any) -> Any:
+            """Return the number that takes the place of a computed value, if there is one of its size."""
             number = numbers.get(name)
             if number is None or not isinstance(value, torch.Tensor) or number.numel() != value.numel():
                 return value
