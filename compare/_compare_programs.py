@@ -181,7 +181,7 @@ def pair_programs(
         raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
     arrays = None if inputs is None else _calls(inputs)
     notes: list[str] = []
-    if names := constant_inputs(expected.program):
+    if names := constant_inputs(expected.program):  # captures and float64 have tensors of numbers alone
         source, given = expected.program, shapes or {}
         constants = (
             draw_constants(source, names, seed, given) if arrays is None else common_constants(source, arrays, names)
@@ -207,6 +207,7 @@ def pair_programs(
         judged = judged.unrolled([cast_inputs(graph, call) for call in calls])
         graph = judged.program.graph
         compiled = expected.compile()
+        # Values are matched by what both programs compute in the first call.
         observed = expected.observe(compiled, feeds[0])
         is_same = backend == reference_backend and not options and _is_same(reference, program)
         judged_values = observed if is_same else judged.observe(judged.compile(), cast_inputs(graph, calls[0]))

@@ -341,6 +341,7 @@ def compare_values(
         return comparator.rows(), comparator.observer_effect
 
     def isolate_nodes(selected: Collection[str] | None) -> dict[str, RoundingVerdict]:
+        """Return the verdicts on the selected nodes, or all, in isolation, by the names of their values."""
         inputs = IsolatedInputs(run, comparator.values, resolver, selected)
         facts = RunFacts(run, program, node_values(inputs.get_exported), replaced=inputs.replaced, recompute=recompute)
         observed = ((name, tensor, None) for name, tensor in isolate(inputs.get))
