@@ -10,7 +10,7 @@ from filch.steal._tf32 import Product
 
 from ..common._dtypes import declared_dtype
 from ..float64._noise import unit_of
-from ..float64._reductions import TF32_UNIT, product_of
+from ..float64._reductions import TF32_UNIT
 from ..float64._values import Float64Values
 from ..metrics._tolerance import operand_unit
 from ._run import JudgedProgram, Run
@@ -107,7 +107,7 @@ class CoarsestUnits:
     def _tf32(self, tf32: Collection[Product], node: Node) -> float:
         """Return the unit of TF32 if a node computes one of the products whose factors are rounded to it; else 0."""
         # A product of weights alone is a constant of the exported graph, which the compiled node has to compute.
-        is_rounded = tf32 and any(product_of(item) in tf32 for item in (node, *self._program.computes(node)))
+        is_rounded = tf32 and any(item.operator.product in tf32 for item in (node, *self._program.computes(node)))
         return TF32_UNIT if is_rounded else 0.0
 
     def _of_original(self, node: Node) -> float:

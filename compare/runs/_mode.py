@@ -206,7 +206,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = _tensors(result)
         if not all(map(is_dense, (*results, *call.written))):
             self.problem = self.problem or f"{call.func} in float64: it computes a sparse tensor"
-        elif not call.returns_views and (reads_float64 or any(map(_is_float, results))):
+        elif not _returns_views(func) and (reads_float64 or any(map(_is_float, results))):
             self._follow(call, results)
         return result
 
@@ -424,11 +424,6 @@ class _ModeCall:
         self.is_random = draws_random(func, args, kwargs)
 
     @property
-    def returns_views(self) -> bool:
-        """Whether it computes nothing: it returns views of its arguments, or changes how they view their storage."""
-        return _returns_views(self.func)
-
-    @property
     def copies(self) -> bool:
         """Whether it returns the numbers of its first argument, if it rounds them to another dtype."""
         return self.operator.movement in ("copy", "cast") and not self.operator.source
@@ -474,7 +469,7 @@ def _operator(func: Any) -> Operator:
 
 @lru_cache(maxsize=4096)  # as above
 def _returns_views(func: Any) -> bool:
-    """Return whether an operator computes nothing; see `_ModeCall.returns_views`."""
+    """Return whether an operator computes nothing: it returns views, or changes how arguments view their storage."""
     returns = [item.alias_info for item in func._schema.returns]  # noqa: SLF001  as above
     is_view = bool(returns) and all(info is not None and not info.is_write for info in returns)
     return is_view or torch.Tag.inplace_view in func.tags
