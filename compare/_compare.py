@@ -225,6 +225,7 @@ def _ordered_stages(backend: Backend, stages: Collection[Stage]) -> tuple[Stage,
 
 
 def _notes(prepared: Prepared, results: Sequence[CallResult]) -> tuple[str, ...]:
+    """Return the remarks for the reader of the report: about precision, calls, references and compiled graphs."""
     allowed = ["values of a lower precision were allowed"] if prepared.options.lower_precision else []
     compiled = (note for item in prepared.compiled.values() for note in item.notes)
     return (*allowed, *_unique(*(one.notes for one in results)), *prepared.references.notes, *compiled)

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,7 @@ def pair_programs(
         raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
     arrays = None if inputs is None else _calls(inputs)
     notes: list[str] = []
-    if names := constant_inputs(expected.program):
+    if names := constant_inputs(expected.program):  # captures and float64 have tensors of numbers alone
         source, given = expected.program, shapes or {}
         constants = (
             draw_constants(source, names, seed, given) if arrays is None else common_constants(source, arrays, names)
@@ -206,6 +207,7 @@ def pair_programs(
         judged = judged.unrolled([cast_inputs(graph, call) for call in calls])
         graph = judged.program.graph
         compiled = expected.compile()
+        # Values are matched by what both programs compute in the first call.
         observed = expected.observe(compiled, feeds[0])
         is_same = backend == reference_backend and not options and _is_same(reference, program)
         judged_values = observed if is_same else judged.observe(judged.compile(), cast_inputs(graph, calls[0]))
@@ -236,6 +238,16 @@ class ProgramSide:
 
     @classmethod
     def of(cls, program: ProgramLike, what: str, backend: str | Backend) -> "ProgramSide":
+        """Load a program.
+
+        Args:
+            program: a path, a model, a program or a graph.
+            what: what it is called in messages if it has no path.
+            backend: the backend that runs it node by node.
+
+        Raises:
+            CompareError: the backend does not run a program node by node.
+        """
         loaded = as_program(program)
         if isinstance(program, onnx.ModelProto):  # `loaded` is a copy; converters append casts out of order
             loaded.model.graph.sort()
@@ -514,25 +526,30 @@ def _paired(
     judged_names: Sequence[str],
     paths: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the counterpart of each input or output of the reference: by name, the others by their order.
+    """Return the counterpart of each input or output of the reference: by name, label or order; else its own name.
 
-    An input or output whose path in the model is known also has the name of a counterpart with the same label.
+    Args:
+        reference: the graph of the reference.
+        judged: the graph of the program to judge.
+        reference_names: the inputs, or the outputs, of the former.
+        judged_names: those of the latter.
+        paths: the paths in the model of inputs and outputs of the reference, as far as they are known; the counterpart
+            may be the only one whose name has the same label (see `label_of`).
     """
-    shared = {*reference_names} & {*judged_names}
-    left = [[name for name in names if name not in shared] for names in (reference_names, judged_names)]
-    labels = [[label_of(paths.get(name, "")) for name in left[0]], [*map(label_of, left[1])]]
-    unique = [
-        label for label in labels[0] if [listed.count(label) for listed in labels] == [1, 1] and label != ((), "")
-    ]
-    pairs = {name: name for name in reference_names}
-    pairs |= {left[0][labels[0].index(label)]: left[1][labels[1].index(label)] for label in unique}
-    left = [
-        [name for name, label in zip(names, listed, strict=True) if label not in unique]
-        for names, listed in zip(left, labels, strict=True)
-    ]
-    if len(left[0]) == len(left[1]) and all(_may_be(reference, judged, *pair) for pair in zip(*left, strict=True)):
-        pairs |= dict(zip(*left, strict=True))
-    return pairs
+    own = [name for name in reference_names if name not in judged_names]
+    others = [name for name in judged_names if name not in reference_names]
+    labels, other_labels = [label_of(paths.get(name, "")) for name in own], [*map(label_of, others)]
+    by_label = {
+        label: name
+        for name, label in zip(others, other_labels, strict=True)
+        if label != ((), "") and labels.count(label) == other_labels.count(label) == 1
+    }
+    found = {name: by_label[label] for name, label in zip(own, labels, strict=True) if label in by_label}
+    own = [name for name in own if name not in found]
+    others = [name for name in others if name not in found.values()]
+    if len(own) == len(others) and all(map(partial(_may_be, reference, judged), own, others)):
+        found |= dict(zip(own, others, strict=True))
+    return {name: found.get(name, name) for name in reference_names}
 
 
 def _may_be(reference: Graph, judged: Graph, name: str, other: str) -> bool:

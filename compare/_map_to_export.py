@@ -70,10 +70,8 @@ def map_to_export(
     original = exported.original
     if original is None:
         raise CompareError("the exported program has no original: give the result of `export`")
-    expected, judged = (
-        ProgramSide.of(exported, "the exported model", _BACKEND),
-        ProgramSide.of(program, "the program", _BACKEND),
-    )
+    expected = ProgramSide.of(exported, "the exported model", _BACKEND)
+    judged = ProgramSide.of(program, "the program", _BACKEND)
     calls = captured_calls(reference, expected.program).calls
     call = expected.feed(calls[0].inputs)
     same_shapes = all(shapes_of(other.inputs) == shapes_of(calls[0].inputs) for other in calls)
@@ -115,13 +113,7 @@ def map_to_export(
         module_calls={key: _mapped_call(call, found) for key, call in exported.module_calls.items()},
         model_type=exported.model_type,
         operators=tuple(replace(item, value=found.get(item.value or "")) for item in exported.operators),
-        original=RenamedOriginal(
-            expected.program.original or original,
-            pairs,
-            graph,
-            inferred=inferred,
-            notes=notes,
-        ),
+        original=RenamedOriginal(expected.program.original or original, pairs, graph, inferred=inferred, notes=notes),
         path=written.path,
         outputs=_ordered_outputs(exported, ends, graph),
         strategy=exported.strategy,

@@ -66,24 +66,25 @@ def mapped_records(reference: Records, program: Program, mapping: ValueMap) -> M
     outputs, graph = dict(_outputs(program)), program.graph
     rows = _rows_by_place(mapping, {f"{_called(*call)}{port.path}" for call, port in _ports(program)})
     calls = captured_calls(reference, replace(program, model_type="", inputs={})).calls
-    found = []
+    outputs_of_calls = []
     for call in calls:
         values = _values(reference, call)
         made = {
             place: _joined(values, items, outputs[place].value) for place, items in rows.items() if place in outputs
         }
+        # Several modules may return one value, of which the mapping names only one place.
         by_value = {outputs[place].value.name: tensor for place, tensor in made.items() if tensor is not None}
-        found.append(
+        outputs_of_calls.append(
             {place: by_value[name] for place, item in outputs.items() if (name := item.value.name) in by_value}
         )
-    known = {place: item for place, item in outputs.items() if all(place in one for one in found)}
+    known = {place: item for place, item in outputs.items() if all(place in tensors for tensors in outputs_of_calls)}
     by_call: dict[Call, list[str]] = {}
     for place, item in known.items():
         by_call.setdefault(item.call, []).append(place)
     module = _ModulesOfB(by_call)
     with torch.no_grad(), steal_forward(module, submodules=True) as capture:
-        for call, one in zip(calls, found, strict=True):
-            module.values = one
+        for call, outputs_of_call in zip(calls, outputs_of_calls, strict=True):
+            module.values = outputs_of_call
             module(**call.inputs)
     module_calls = {
         key: ModuleCall(*key, (), tuple(Port(f"[{place!r}]", known[place].value.name, "exact") for place in places))
@@ -103,12 +104,14 @@ def mapped_records(reference: Records, program: Program, mapping: ValueMap) -> M
 
 
 def _ports(program: Program) -> Iterator[tuple[Call, Port]]:
+    """Yield each tensor that a module of the program returned, with the call of the module."""
     for key, call in program.module_calls.items():
         for port in call.outputs:
             yield key, port
 
 
 def _called(path: str, iteration: int) -> str:
+    """Return the path of a module with `@1` after its second call, as mappings name it."""
     return f"{path}@{iteration}" if iteration else path
 
 
@@ -121,6 +124,15 @@ def _outputs(program: Program) -> Iterator[tuple[str, _TensorOfB]]:
 
 
 def _rows_by_place(mapping: ValueMap, places: set[str]) -> dict[str, dict[str, MappedValue]]:
+    """Return the rows of a mapping by the place of the value in B, and by the name of the value in A.
+
+    Args:
+        mapping: the mapping.
+        places: what modules of B returned, each by the module, its call and the path of the tensor.
+
+    Raises:
+        CompareError: the mapping names another place.
+    """
     rows: dict[str, dict[str, MappedValue]] = {}
     for name, row in mapping.values.items():
         if row.place not in places:
@@ -191,5 +203,7 @@ class _ModulesOfB(nn.Module):
 
 
 class _ReturnedTensors(nn.Module):
+    """Returns the tensors that it is given, so that they are recorded as its output."""
+
     def forward(self, values: dict[str, Any]) -> dict[str, Any]:
         return values

@@ -16,7 +16,7 @@ from ..rendering._console import WIDE, as_text, print_text
 from ..rendering._result import NextCommand
 from ..rendering._table import Column, Table
 from ..results._report import Report
-from ._graph_check import Compile, GraphCheck, backward_report
+from ._graph_check import Compile, GraphCheck, TorchKernels, backward_report
 from ._graph_ir import GraphIr
 from ._options import DynamoOptions
 from ._through_onnx import ThroughOnnx
@@ -29,11 +29,7 @@ _COLLECT = NextCommand(
 
 
 def filch(
-    module: fx.GraphModule,
-    inputs: Sequence[Any],
-    *,
-    mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    module: fx.GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
     """Compile one graph with `options["inner"]`, and check it on the inputs of its first call.
 
@@ -99,11 +95,14 @@ def _by_backend(
     def compile_another(other: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         return backend.compile_graph(other, example_inputs).handle
 
-    check = GraphCheck(name, module, compiled.handle, compile_another, backend_name, (backend, compiled), tolerance)
+    check = GraphCheck(
+        name, module, compiled.handle, compile_another, backend_name, TorchKernels(backend, compiled), tolerance
+    )
     return _checked(compiled.handle, check.report, settings)
 
 
 def _draw(drawings: GraphIr | None, module: fx.GraphModule, compiled: Compiled | None) -> None:
+    """Draw a graph and what it was compiled to, if `dump_graph_ir` is set; None is a compiler that does not show it."""
     if drawings is not None:
         drawings.forward(module, compiled)
 
@@ -127,6 +126,7 @@ def _checked(
 
 
 def _deliver(report: Report, options: DynamoOptions) -> None:
+    """Give a report to the list or function of the option `correctness_report`, or print it."""
     target = options.correctness_report
     if isinstance(target, list):
         target.append(report)
@@ -161,5 +161,6 @@ def _compiler(options: DynamoOptions) -> Compile:
 
 
 def _compiler_name(options: DynamoOptions) -> str:
+    """Return the name of the compiler of torch, or of the user's function."""
     inner = options.inner
     return inner if isinstance(inner, str) else getattr(inner, "__name__", repr(inner))

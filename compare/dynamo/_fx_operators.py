@@ -56,6 +56,7 @@ def function_text(node: fx.Node) -> str:
 
 
 def _is_tensor(node: fx.Node) -> bool:
+    """Return whether a node is an input or operation whose value is a tensor."""
     return node.op != "output" and isinstance(node.meta.get("example_value"), torch.Tensor)
 
 

@@ -127,6 +127,7 @@ def _parameter_report(
     sizes = SummedSizes(capture)
 
     def of_sum(name: str, tensor: torch.Tensor) -> Difference | None:
+        """Return the difference of a gradient if the rounding of what it was summed from explains it."""
         parameter = name.removesuffix(".grad")
         size = partial(sizes.of, Key(parameter, 0, "GF"), "", expected[parameter].shape)
         difference, is_rounding = compare_summed(tensor, expected[parameter], size, tolerance=tolerance)
@@ -140,6 +141,7 @@ def _parameter_report(
 
 
 def _value(name: str, tensor: torch.Tensor) -> Value:
+    """Return the value of a graph that has the shape of a tensor."""
     return Value(name, shape=tuple(tensor.shape))
 
 
@@ -157,6 +159,7 @@ def _gradients(
 
 
 def _weighted_sum(result: Any) -> torch.Tensor:
+    """Return the default loss; see `compare_gradients`."""
     total = torch.zeros(())
     for item in pytree.tree_leaves(result):
         if isinstance(item, torch.Tensor) and item.is_floating_point():

@@ -43,6 +43,63 @@ _CompareRun = Callable[..., tuple[list[Row], Difference | None]]  # see `compare
 
 
 @dataclass(frozen=True)
+class TorchKernels:
+    """The graph of kernels that a backend has compiled from a torch graph.
+
+    Attributes:
+        backend: the backend.
+        compiled: what it has compiled.
+    """
+
+    backend: Backend
+    compiled: Compiled
+
+    def references(self, arguments: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+        """Return the references of the values that only the kernels have, computed from the inputs of the graph."""
+        backend = self.backend
+        return backend.reference(self.compiled, arguments) if isinstance(backend, ProvidesReferences) else {}
+
+    def isolated(
+        self, arguments: Mapping[str, Any], notes: list[str], lookup: ReferenceLookup
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the name of what each kernel stores, and what it is if the kernel reads references of earlier values.
+
+        Args:
+            arguments: the inputs of the graph by name.
+            notes: where an error is noted, after which no kernel runs.
+            lookup: returns the reference of a value by its name; None leaves it as computed.
+        """
+        if not isinstance(self.backend, Isolates):
+            return
+        try:
+            with _same_random_numbers():
+                yield from self.backend.isolate(self.compiled, arguments, lookup, buffer=sys.maxsize)
+        except BackendError as error:
+            notes.append(f"kernels were not run in isolation: {error}")
+
+    def rows(
+        self, runs: "_Runs", eager: Mapping[str, Reference], compare_run: "_CompareRun", origins: NodeProvenance
+    ) -> tuple[list[Row], Difference | None]:
+        """Return the rows of what the kernels store, and how far a run that returns it is from one that does not.
+
+        Args:
+            runs: the runs of the graph.
+            eager: the references of the values that the graph has as well.
+            compare_run: see `GraphCheck._comparison`.
+            origins: the nodes of the graph that each kernel computes.
+        """
+        with _same_random_numbers():
+            values = self.backend.run(self.compiled, runs.arguments, self.compiled.graph.producer)
+        with _same_random_numbers():
+            derived = self.references(runs.arguments)
+        inputs = _tensors_only(runs.arguments)
+        references = {name: Reference(tensor, "given") for name, tensor in inputs.items()}
+        references |= {name: Reference(complex_as_real(tensor), "derived") for name, tensor in derived.items()}
+        run = Run(0, "compiled", self.compiled, inputs, runs.outputs)
+        return compare_run(run, values, {**references, **eager}, origins)
+
+
+@dataclass(frozen=True)
 class _Runs:
     """What a graph computes from copies of the same inputs: in eager PyTorch, in float64, and compiled.
 
@@ -75,7 +132,7 @@ class GraphCheck:
         run: the compiled graph that the user calls.
         compile: compiles another graph in the same way.
         backend: the compiler's name.
-        kernels: a backend and the graph of kernels that it compiled; None for a compiler that Filch has no backend for.
+        kernels: what a backend of Filch has compiled the graph to; None for another compiler.
         tolerance: see `compare`.
     """
 
@@ -84,7 +141,7 @@ class GraphCheck:
     run: Callable[..., Any]
     compile: Compile
     backend: str
-    kernels: tuple[Backend, Compiled] | None = None
+    kernels: TorchKernels | None = None
     tolerance: ToleranceOption = None
 
     def report(self, inputs: Sequence[Any]) -> Report:
@@ -102,13 +159,11 @@ class GraphCheck:
         notes = [*problem_notes(float64), *notes]
         graphs: dict[Stage, Graph] = {"exported": graph}
         if self.kernels is not None:
-            backend, compiled = self.kernels
+            compiled = self.kernels.compiled
             compiled = replace(compiled, graph=replace(compiled.graph, outputs=graph.outputs))
-            origins = NodeProvenance(graph, compiled)
-            compare_kernels = partial(compare_run, isolate=partial(_isolated, backend, compiled, arguments, notes))
-            kernel_rows, effect = _compare_kernels(
-                backend, compiled, arguments, runs.outputs, references, compare_kernels, origins
-            )
+            kernels, origins = replace(self.kernels, compiled=compiled), NodeProvenance(graph, compiled)
+            compare_kernels = partial(compare_run, isolate=partial(kernels.isolated, arguments, notes))
+            kernel_rows, effect = kernels.rows(runs, references, compare_kernels, origins)
             rows = [*rows, *kernel_rows]
             graphs["compiled"] = origins.annotated()
             notes += compiled.notes
@@ -199,13 +254,14 @@ class GraphCheck:
             return None
 
         def run(decisions: Mapping[str, torch.Tensor] | None = None) -> Mapping[str, torch.Tensor]:
+            """Return all values, and the inputs after the call; with decisions, without what only kernels have."""
             with _same_random_numbers():
-                derived = {} if self.kernels is None or decisions else _derived(*self.kernels, arguments)
+                derived = {} if self.kernels is None or decisions else self.kernels.references(arguments)
             copied = copy_tensors(dict(arguments))
             values = _eager_values(self.module, [*copied.values()], decisions)
             return {**derived, **values, **values_after(copied)}
 
-        graphs = [graph] if self.kernels is None else [self.kernels[1].graph, graph]
+        graphs = [graph] if self.kernels is None else [self.kernels.compiled.graph, graph]
         return float64_values(run, *graphs, with_decisions=lambda decisions: partial(run, decisions))
 
     def _all_values(self, inputs: Sequence[Any]) -> tuple[dict[str, torch.Tensor], str]:
@@ -218,44 +274,6 @@ class GraphCheck:
         except Exception as error:  # noqa: BLE001  compilers raise errors of all types, also for graphs that they know
             return {}, reason_of(error)
         return {name: complex_as_real(value.detach().cpu()) for name, value in zip(names, values, strict=True)}, ""
-
-
-def _compare_kernels(  # noqa: PLR0917  called in one place
-    backend: Backend,
-    compiled: Compiled,
-    arguments: Mapping[str, Any],
-    outputs: Mapping[str, torch.Tensor],
-    eager: Mapping[str, Reference],
-    compare_run: _CompareRun,
-    origins: NodeProvenance,
-) -> tuple[list[Row], Difference | None]:
-    """Return the rows of the values that a compiled graph's own kernels store, and the observer effect."""
-    with _same_random_numbers():
-        values = backend.run(compiled, arguments, compiled.graph.producer)
-    with _same_random_numbers():
-        derived = _derived(backend, compiled, arguments)
-    inputs = _tensors_only(arguments)
-    references = {name: Reference(tensor, "given") for name, tensor in inputs.items()}
-    references |= {name: Reference(complex_as_real(tensor), "derived") for name, tensor in derived.items()}
-    return compare_run(Run(0, "compiled", compiled, inputs, outputs), values, {**references, **eager}, origins)
-
-
-def _isolated(
-    backend: Backend, compiled: Compiled, arguments: Mapping[str, Any], notes: list[str], references: ReferenceLookup
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what each kernel of a compiled graph stores if it reads the references of earlier values, with its name."""
-    if not isinstance(backend, Isolates):
-        return
-    try:
-        with _same_random_numbers():
-            yield from backend.isolate(compiled, arguments, references, buffer=sys.maxsize)
-    except BackendError as error:
-        notes.append(f"kernels were not run in isolation: {error}")
-
-
-def _derived(backend: Backend, compiled: Compiled, arguments: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
-    """Return the references of the values that only a compiled graph has."""
-    return backend.reference(compiled, arguments) if isinstance(backend, ProvidesReferences) else {}
 
 
 def problem_notes(float64: Float64Values | None) -> list[str]:
@@ -351,6 +369,7 @@ def _eager_values(
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor to the CPU, outside of torch.func's transforms."""
     with temporarily_clear_interpreter_stack():
         return tensor.detach().to("cpu", copy=True)
 
@@ -375,7 +394,8 @@ def _node_results(module: fx.GraphModule, returned: Sequence[Any]) -> list[Any]:
 
 
 def _results(module: fx.GraphModule) -> Sequence[Any]:
-    results: Any = module.graph.output_node().args[0]  # Dynamo's are flat
+    """Return what a graph from Dynamo returns: nodes and constants, without nesting."""
+    results: Any = module.graph.output_node().args[0]
     return results  # type: ignore[no-any-return]
 
 
@@ -385,15 +405,17 @@ def _transformed(graph: fx.Graph) -> set[str]:
 
 
 def _is_transformed(value: Any) -> bool:
+    """Return whether a value is a tensor within a transform of torch.func, such as `vmap` or `grad`."""
     return isinstance(value, torch.Tensor) and is_functorch_wrapped_tensor(value)
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a tensor that can leave the transformation that computes it, unlike those of vmap."""
+    """Return whether a value is a tensor outside of the transforms of torch.func."""
     return isinstance(value, torch.Tensor) and not _is_transformed(value)
 
 
 def _tensors_only(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors among the inputs of a graph, on the CPU; the others are sizes."""
     return {name: value.detach().cpu() for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 

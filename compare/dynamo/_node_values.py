@@ -28,7 +28,7 @@ class NodeValues(Float64Values):
         self._nodes = {node.name: node for node in module.graph.nodes}
 
     def get(self, name: str) -> Float64Value | None:
-        """See `Float64Values.get`."""
+        """Return the float64 value of a node, computed from known values; None if it is no tensor."""
         return float64_values(lambda: self._computed(name)).get(name) if name in self._nodes else None
 
     def _computed(self, name: str) -> dict[str, torch.Tensor]:

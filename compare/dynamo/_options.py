@@ -1,10 +1,11 @@
 """The options of `torch.compile(model, backend="filch", options=…)`, named as in hidet."""
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+from filch.export.common._suggestions import hint
 
 from ..common._errors import CompareError
 from ..metrics._tolerance import ToleranceOption, given_limits
@@ -63,9 +64,7 @@ class DynamoOptions:
         known = [item.name for item in fields(cls)]
         for name in options:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-                raise CompareError(f"backend 'filch' has no option {name!r}; {hint}")
+                raise CompareError(f"backend 'filch' has no option {name!r}; {hint(name, known)}")
         return cls(**{"mode": mode, **options})
 
     def of_compiler(self) -> dict[str, Any]:

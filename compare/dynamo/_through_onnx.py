@@ -56,6 +56,11 @@ class ThroughOnnx:
         return replace(report, program=self._name, rows=(*whole, *rows))
 
     def _copies(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """Return copies of the inputs of a call; those of the first call are kept for the export.
+
+        Raises:
+            CompareError: an input is a size, which ONNX programs can't take.
+        """
         if not all(isinstance(item, torch.Tensor) for item in inputs):
             raise CompareError(
                 f"{self._name} has sizes among its inputs, which {self._backend.name!r} can't take: "

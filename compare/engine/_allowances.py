@@ -70,7 +70,7 @@ class Allowances:
         expected, nodes = expected.to(actual.device), self._computes(node)
         differs = expected != actual.to(expected.dtype)
         result = typical_magnitude(expected[differs])
-        inputs = {item: values[item] for item in node.reads if _is_float(values.get(item))}
+        inputs = {item: values[item] for item in node.reads if item in values and values[item].is_floating_point()}
         if all(item.operator.rounding == "addition" for item in nodes):
             differs &= _cancels(expected, inputs.values())
         sizes = {item: _magnitude_where(tensor, differs) for item, tensor in inputs.items()}
@@ -121,10 +121,6 @@ class Allowances:
         return next((size for size in sizes if size), 1.0)
 
 
-def _is_float(tensor: torch.Tensor | None) -> bool:
-    return tensor is not None and tensor.is_floating_point()
-
-
 def _cancels(expected: torch.Tensor, read: Iterable[torch.Tensor]) -> torch.Tensor:
     """Return where the result of an addition is less than half as large as one of its operands."""
     size = expected.abs().double()
@@ -136,6 +132,7 @@ def _cancels(expected: torch.Tensor, read: Iterable[torch.Tensor]) -> torch.Tens
 
 
 def _broadcasts(tensor: torch.Tensor, to: torch.Tensor) -> bool:
+    """Return whether a tensor can be expanded to the shape of another one."""
     pairs = zip(reversed(tensor.shape), reversed(to.shape), strict=False)
     return tensor.dim() <= to.dim() and all(size in (1, wanted) for size, wanted in pairs)
 

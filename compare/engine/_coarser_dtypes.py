@@ -6,6 +6,7 @@ import torch
 
 from filch.export import ExportError, Graph
 
+from ..common._dtypes import declared_dtype, torch_dtype
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import is_coarser
 from ..results._rows import Row
@@ -29,21 +30,24 @@ def coarser_dtype(prepared: Prepared, rows: Sequence[Row], first: Row) -> str:
     if original is None or prepared.options.lower_precision:
         return ""
     try:
-        exported, known = original.graph, original.types
+        exported, model_dtypes = original.graph, original.types
     except ExportError:
         return ""
     compiled = prepared.compiled[first.stage]
     graph, same_run = compiled.graph, [row for row in rows if (row.call, row.stage) == (first.call, first.stage)]
-    observed = {row.value: _dtype(row.dtype) for row in same_run if row.kind != "output"}
+    observed = {row.value: torch_dtype(row.dtype) for row in same_run if row.kind != "output"}
     judged = {row.value for row in same_run if row.status in ("same", "different") and row.value != first.value}
+    # A value that only the compiled graph has is computed from what its node computes in the model.
     name = compiled.exported_name(first.value)
     outputs = {node.name: node.outputs for node in prepared.program.graph.nodes}
     ends = [name] if name in exported.producer else [item for origin in first.origins for item in outputs[origin]]
     computed = _computed(exported, ends, {*map(compiled.exported_name, judged)} - {*ends})
-    model = [known.get(item) for item in computed]
+    model = [model_dtypes.get(item) for item in computed]
     if not model or None in model:
         return ""
-    found = [_coarsest(observed.get(item), _dtype_of(graph, item)) for item in _computed(graph, [first.value], judged)]
+    found = [
+        _coarsest(observed.get(item), declared_dtype(graph, item)) for item in _computed(graph, [first.value], judged)
+    ]
     expected = [dtype for dtype in model if dtype is not None and dtype.is_floating_point]
     coarser = (dtype for dtype in _COARSEST_FIRST if dtype in found)
     lower = next((dtype for dtype in coarser if all(is_coarser(dtype, other) for other in expected)), None)
@@ -69,6 +73,7 @@ def exact_dtype(tensor: torch.Tensor, reference: torch.Tensor, difference: Diffe
 
 
 def _is_exact(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether a dtype has all numbers of a tensor, and these are various enough to show that."""
     sample = tensor.reshape(-1)[:: max(1, tensor.numel() // _SAMPLE_SIZE)]
     if not torch.equal(sample, sample.to(dtype).to(tensor.dtype)) or len({*sample.tolist()}) < _MIN_DISTINCT:
         return False
@@ -88,12 +93,3 @@ def _coarsest(*dtypes: torch.dtype | None) -> torch.dtype | None:
         key=lambda dtype: torch.finfo(dtype).eps,
         default=None,
     )
-
-
-def _dtype_of(graph: Graph, name: str) -> torch.dtype | None:
-    return _dtype(graph.values[name].dtype) if name in graph.values else None
-
-
-def _dtype(name: str | None) -> torch.dtype | None:
-    dtype = getattr(torch, name or "", None)
-    return dtype if isinstance(dtype, torch.dtype) else None

@@ -92,6 +92,7 @@ class _CallComparison:
         modules = ModuleRows(prepared.records, self._program, call, prepared.limits)
         rows: list[Row] = []
         effect: Difference | None = None
+        # What is computed for all stages at once is computed again for each if it does not fit in the buffer.
         references = self._references(*prepared.compiled)
         float64 = self._float64_values(*prepared.compiled)
         last = [*prepared.compiled][-1]
@@ -216,6 +217,7 @@ class _CallComparison:
         )
 
     def _cast_inputs(self, compiled: Compiled) -> Mapping[str, torch.Tensor]:
+        """Return the inputs of the call in the dtypes of a graph, of which a program of lower precision has others."""
         if not self._options.lower_precision:
             return self._call.inputs
         self._notes |= dict.fromkeys(cast_notes(compiled.graph, self._call.inputs))
@@ -264,6 +266,7 @@ class _CallComparison:
         return references
 
     def _wanted(self, stages: Iterable[Stage]) -> frozenset[str]:
+        """Return the exported names of the values of some stages that have rows."""
         return frozenset[str]().union(*(self._prepared.wanted[stage] for stage in stages))
 
     def _backend_references(self) -> dict[str, Reference]:
@@ -292,6 +295,13 @@ class _CallComparison:
         return self._prepared.float64.of(inputs, self._wanted(stages) | compared, keep=keep)
 
     def _facts(self, run: Run, float64: Float64Values, replaced: Collection[str] = frozenset()) -> RunFacts:
+        """Return what the rules know of a run.
+
+        Args:
+            run: the run.
+            float64: its values in float64.
+            replaced: if each node runs in isolation, the names of the values that are replaced by references.
+        """
         prepared, original = self._prepared, self._program.original
         program = JudgedProgram(
             # The backend may run another program than the one that is compared.
@@ -322,6 +332,7 @@ class _CallComparison:
         return values
 
     def _note_problem(self, float64: Float64Values | None) -> None:
+        """Note which operation could not run in float64, if there is one."""
         if float64 is not None and float64.problem:
             self._notes[f"some values were judged by tolerance, not by float64: {float64.problem}"] = None
 

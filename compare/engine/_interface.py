@@ -42,20 +42,20 @@ def interface_problems(program: Program, compiled: Mapping[Stage, Compiled]) -> 
     graph = program.graph
     problems: list[str] = []
     if not program.is_foreign:
-        problems += list_problems("the program", "input", graph.inputs, [*program.inputs], program.inputs)
+        problems += _list_problems("the program", "input", graph.inputs, [*program.inputs], program.inputs)
     if program.outputs:
         results = program.module_calls["", 0].outputs if ("", 0) in program.module_calls else ()
         paths = {port.value: port.path for port in results if port.value is not None}
-        problems += list_problems("the program", "output", graph.outputs, program.outputs, paths)
+        problems += _list_problems("the program", "output", graph.outputs, program.outputs, paths)
     for stage, item in compiled.items():
         # A compiled graph may have weights as inputs, and may lack unused inputs.
         program_inputs, compiled_inputs = {*graph.inputs}, {*item.graph.inputs}
         inputs = [name for name in item.graph.inputs if name in program_inputs]
         expected = [name for name in graph.inputs if name in compiled_inputs]
-        problems += list_problems(f"the {stage} graph", "input", inputs, expected, program.inputs)
+        problems += _list_problems(f"the {stage} graph", "input", inputs, expected, program.inputs)
         outputs = [*map(item.exported_name, item.graph.outputs)]
         if graph.known.issuperset(outputs):  # other backends use names of their own
-            problems += list_problems(f"the {stage} graph", "output", outputs, graph.outputs, {})
+            problems += _list_problems(f"the {stage} graph", "output", outputs, graph.outputs, {})
     return tuple(problems)
 
 
@@ -109,7 +109,7 @@ def exchanged_output(names: Sequence[str], results: Sequence[torch.Tensor], outp
     return ""
 
 
-def list_problems(
+def _list_problems(
     owner: str, side: str, actual: Sequence[str], expected: Sequence[str], paths: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield a sentence if a list of inputs or outputs is not as expected, with the paths of values in the model."""
@@ -132,6 +132,7 @@ def list_problems(
 
 
 def _with_path(name: str, paths: Mapping[str, str]) -> str:
+    """Write a name with its path in the model, if that is another one."""
     path = paths.get(name, name)
     return repr(name) if path in ("", name) else f"{name!r} ({path})"
 

@@ -72,6 +72,7 @@ def _is_wrong_output(row: DiffRow) -> bool:
 
 
 def _is_in(name: str, parent: str) -> bool:
+    """Return whether a module is a submodule of another one, at any depth; `""` is the model."""
     return name != parent and (not parent or name.startswith(f"{parent}."))
 
 
@@ -120,5 +121,6 @@ def _check_replicas(actual: AssembledRecords, *keys: Key) -> None:
 
 
 def _problem(reason: str, labels: Sequence[str]) -> str:
+    """Return a sentence about the modules, by the labels of their outputs, that did not run for one reason."""
     more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
     return f"the module of {labels[0]}{more} was not judged alone, so that its error may be inherited: {reason}"

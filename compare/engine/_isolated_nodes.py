@@ -9,6 +9,7 @@ import torch
 from filch.export import Graph, Node
 
 from ..common._complex import complex_as_real
+from ..common._dtypes import torch_dtype
 from ..common._value_cache import ValueCache
 from ..float64._verdict import RoundingVerdict
 from ..judging._judge import Judge
@@ -75,7 +76,7 @@ class IsolatedInputs:
         if reference is None or tuple(reference.tensor.shape) != value.shape:
             return None
         tensor = reference.tensor
-        dtype = getattr(torch, value.dtype or "", tensor.dtype)
+        dtype = torch_dtype(value.dtype) or tensor.dtype
         if is_coarser(dtype, tensor.dtype):  # masks use the lowest finite number of the dtype, not -inf
             tensor = torch.where(tensor.isfinite(), tensor.clamp(-largest_of(dtype), largest_of(dtype)), tensor)
         tensor = tensor.to(dtype)
@@ -125,19 +126,6 @@ def unexplained_nodes(
     )
 
 
-def nodes_of_first_difference(
-    values: Mapping[str, JudgedValue], isolated: Mapping[str, RoundingVerdict], graph: Graph
-) -> frozenset[str]:
-    """Return the names of the nodes that compute the first value that differs, if none of them is wrong by itself.
-
-    Rounding explains the errors of the values before it, which may hide the error of a node: an error of 1e-6 is within
-    the rounding of numbers around 10, but the exponential of numbers around -1e-3 is then off by more than rounding.
-    """
-    names = _first_difference(values, graph)
-    wrong = {graph.producer[name].name for name, verdict in isolated.items() if is_wrong(verdict)}
-    return names if names.isdisjoint(wrong) else frozenset()
-
-
 def isolated_verdicts(
     values: Mapping[str, JudgedValue],
     graph: Graph,
@@ -148,7 +136,10 @@ def isolated_verdicts(
 ) -> dict[str, RoundingVerdict]:
     """Return the verdicts on the nodes that have to run in isolation, by the names of their values.
 
-    They are those with an unexplained error, and if none of these is wrong, those before the first value that differs.
+    They are those with an unexplained error. If none of these that computes the first value that differs is wrong, all
+    nodes that compute it run, too: rounding explains the errors of the values before it, which may hide the error of a
+    node. An error of 1e-6 is within the rounding of numbers around 10, but the exponential of numbers around -1e-3 is
+    then off by more than rounding.
 
     Args:
         values: what is known of the values of a run, by name.
@@ -161,8 +152,9 @@ def isolated_verdicts(
         return isolate(None)
     selected = unexplained_nodes(values, graph, suspects)
     isolated = isolate(selected) if selected else {}
-    before = nodes_of_first_difference(values, isolated, graph) if selected else frozenset()
-    return isolated | isolate(before) if before else isolated
+    wrong = {graph.producer[name].name for name, verdict in isolated.items() if is_wrong(verdict)}
+    before = _first_difference(values, graph) if selected else frozenset()
+    return isolated | isolate(before) if before and before.isdisjoint(wrong) else isolated
 
 
 def is_accumulated(
@@ -195,6 +187,7 @@ def _first_difference(values: Mapping[str, JudgedValue], graph: Graph) -> frozen
 
 
 def _may_be_accumulated(value: JudgedValue) -> bool:
+    """Whether a value is wrong by no more than rounding errors may add up to, or by other integers."""
     verdict = value.float64
     if verdict is None or verdict.verdict != "wrong":
         return False
@@ -240,6 +233,7 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
     consumed: set[str] = set()
 
     def measure(pair: Pair, expected: torch.Tensor) -> Difference:
+        """Return how far a value is from what is expected, for the rules that judge by tolerance."""
         inputs_of_node = inputs.of(pair.node)
         return allowances.difference(
             pair.name, pair.node, inputs_of_node, pair.tensor, expected, tolerance=pair.tolerance

@@ -36,10 +36,10 @@ class JudgedValue:
 
     @property
     def judged(self) -> bool:
-        """See `Row.judged`."""
+        """Whether the value was compared with a reference."""
         return self.status in JUDGED
 
     @property
     def diverged(self) -> bool:
-        """See `Row.diverged`."""
+        """Whether the value differs from its reference by more than is allowed."""
         return self.status in DIVERGED

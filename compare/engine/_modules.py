@@ -50,7 +50,11 @@ class ModuleRows:
         self._resolve(Inference(self._program.graph, values))
 
     def _resolve(self, inference: Inference | None) -> None:
-        """Make the rows of all tensors of modules, and compare those that are inputs or constants."""
+        """Find the value of each tensor of a module, and compare those that are inputs or constants of the program.
+
+        Args:
+            inference: finds values of a foreign graph by their numbers; None for a program that says which they are.
+        """
         self._entries = [*_entries(self._reference, self._program, self._call, inference)]
         self.is_resolved = True
         self._rows_of_value: dict[str, list[int]] = {}
@@ -72,10 +76,7 @@ class ModuleRows:
             if difference is None:
                 limit = self._limits.of(name, tensor.dtype)
                 difference = compare_tensors(
-                    complex_as_real(tensor),
-                    captured,
-                    tolerance=limit,
-                    lower_precision=self._limits.lower_precision,
+                    complex_as_real(tensor), captured, tolerance=limit, lower_precision=self._limits.lower_precision
                 )
             self._differences[index] = difference
 
@@ -114,7 +115,14 @@ class _TensorPlace(NamedTuple):
 def _entries(
     reference: Records, program: Program, call: CapturedCall, inference: Inference | None
 ) -> Iterator[tuple["_TensorPlace", torch.Tensor]]:
-    """Yield the place of each tensor of the call's modules, and the captured tensor."""
+    """Yield the place of each tensor of the call's modules, with the value of the program, and the captured tensor.
+
+    Args:
+        reference: the capture or dump.
+        program: the program, which may say what the values are.
+        call: the call of the model.
+        inference: see `ModuleRows._resolve`.
+    """
     for (path, iteration), record in call.keys.items():
         module_call = program.module_calls.get((path, iteration))
         port_lists = (module_call.inputs, module_call.outputs) if module_call else ((), ())

@@ -41,6 +41,7 @@ class _Outcomes:
         return frozenset(node.name for node in self._graph.cone(self._graph.outputs, stop))
 
     def _outcome(self, node: Node) -> NodeOutcome:
+        """Return the outcome of an exported node."""
         kind, compiled_nodes, note = self._classify(node)
         into = tuple(dict.fromkeys(item.name for item in compiled_nodes))
         return NodeOutcome(node.name, node.op, kind, into, note, node.module)
@@ -59,6 +60,7 @@ class _Outcomes:
         return "removed", (), self._removal_reason(node)
 
     def _removal_reason(self, node: Node) -> str:
+        """Return why the compiled graph does not need a node whose value an output depends on."""
         if node.name in self._redundant.no_ops:
             return f"no-op: its output equals {self._redundant.no_ops[node.name]}"
         if node.name in self._redundant.duplicates:

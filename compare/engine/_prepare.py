@@ -145,6 +145,7 @@ def prepare(
 
 
 def _same_weights(program: Program) -> frozenset[str]:
+    """Return the names of the weights that are known to be those of the reference, of a program from another tool."""
     original = program.original
     return original.same_weights if isinstance(original, RenamedOriginal) else frozenset()
 

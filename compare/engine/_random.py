@@ -97,6 +97,7 @@ class RandomValues:
         return self._kinds[name]
 
     def _kind(self, name: str, node: Node) -> Kind:
+        """Return the kind of a value of which the kinds of all values before it are known."""
         exported_name = self._run.exported_name(name)
         if exported_name in self._unpredictable.drawn:
             return "drawn"
@@ -144,6 +145,7 @@ def distance_of_distributions(actual: torch.Tensor, expected: torch.Tensor) -> t
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    """Return some numbers of a tensor, at equal distances, sorted; NaN is the largest."""
     flat = tensor.reshape(-1).double()
     return flat[:: max(1, flat.numel() // _MAX_SAMPLES)].nan_to_num(nan=math.inf).sort().values
 

@@ -81,6 +81,7 @@ class RunRows:
         return self._graph.producer.get(name) or Node(name, "", (), (name,))
 
     def _of_output(self, node: Node) -> dict[str, Any]:
+        """Return the facts about the node of an output, which comes after all nodes."""
         return {"index": len(self._graph.nodes), "kind": "output", "module": node.module, "source": node.source}
 
     def _of_node(self, name: str, node: Node) -> dict[str, Any]:
@@ -121,4 +122,5 @@ class RunRows:
 
 
 def _origins(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return the attributes of a row that name exported nodes in which its error may originate."""
     return {"origins": tuple(item.name for item in nodes), "operators": tuple(item.op for item in nodes)}

@@ -11,6 +11,7 @@ from filch.export import Graph, Node
 from filch.export.evaluation._unpredictable import Unpredictable
 
 from ..common._complex import complex_as_real
+from ..common._dtypes import declared_dtype
 from ..common._value_cache import ValueCache
 from ..float64._decision_values import differ
 from ..float64._noise import unit_of
@@ -39,6 +40,7 @@ from ._run_rows import RunRows
 # Receives a value by its name in the exported graph, its reference and what is known of it.
 OnValue = Callable[[str, torch.Tensor, Reference | None, JudgedValue], None]
 Summed = Callable[[str, torch.Tensor], Difference | None]
+_BY_ELEMENT = "a sequence of tensors: judged by its elements"
 
 
 class ValueComparator:
@@ -113,10 +115,10 @@ class ValueComparator:
         """
         for name, tensor, spread in observed:
             if name in self._nodes:
-                self._add(name, complex_as_real(tensor), spread)
-        self.values |= {name: self._compared_value(name, None) for name in self._nodes if name not in self.values}
+                self._judge_observed(name, complex_as_real(tensor), spread)
+        self.values |= {name: self._judged_value(name, None) for name in self._nodes if name not in self.values}
         self.values |= {name: value for name in self._nodes if (value := self._by_elements(name)) is not None}
-        self.outputs = [self._compared_output(name) for name in self._graph.outputs]
+        self.outputs = [self._judged_output(name) for name in self._graph.outputs]
 
     def rows(self, isolated: Mapping[str, RoundingVerdict] | None = None) -> list[Row]:
         """Return a row for each value that a node computes, in order, then one for each output of the plain run.
@@ -138,7 +140,7 @@ class ValueComparator:
         worst = max(elements, key=lambda item: 0.0 if item.difference is None else item.difference.error)
         return JudgedValue(name, "same", _BY_ELEMENT, evidence=worst.evidence, difference=worst.difference)
 
-    def _add(self, name: str, tensor: torch.Tensor, spread: torch.Tensor | None) -> None:
+    def _judge_observed(self, name: str, tensor: torch.Tensor, spread: torch.Tensor | None) -> None:
         """Compare a value of the instrumented run; keep it while other nodes read it."""
         if name in self._run.outputs:
             self._effects[name] = _effect(self._run.outputs[name], tensor)
@@ -146,17 +148,15 @@ class ValueComparator:
             self._node_inputs.put(name, tensor)
         if self._judge is not None:
             self._judge.facts.record(self._nodes[name], name, tensor.dtype, tensor.shape)
-        self.values[name] = self._compared_value(name, tensor, spread)
+        self.values[name] = self._judged_value(name, tensor, spread)
         self._node_inputs.consume(set(self._nodes[name].reads))
 
-    def _compared_value(
-        self, name: str, tensor: torch.Tensor | None, spread: torch.Tensor | None = None
-    ) -> JudgedValue:
+    def _judged_value(self, name: str, tensor: torch.Tensor | None, spread: torch.Tensor | None = None) -> JudgedValue:
         """Compare a value; release its reference after its last use."""
         exported_name = self._run.exported_name(name)
         original = self._references.get(exported_name)
         reference = self._lowered_reference(name, original, tensor)
-        value = self._compared(name, self._nodes[name], reference, tensor, spread)
+        value = self._judged(name, self._nodes[name], reference, tensor, spread)
         # Modules' tensors are compared in the model's dtype: a value whose reference was cast or dropped is left out.
         if self._on_value is not None and tensor is not None and reference is original:
             self._on_value(exported_name, tensor, reference, value)
@@ -167,12 +167,13 @@ class ValueComparator:
                 self._judge.facts.release(exported_name)
         return value
 
-    def _compared_output(self, name: str) -> JudgedValue:
+    def _judged_output(self, name: str) -> JudgedValue:
+        """Compare an output of the run without instrumentation, unless it is random."""
         if name in self.values and self.random.varies(name):  # the plain run draws other random numbers
             return self.values[name]
         tensor = self._run.outputs.get(name)
         reference = self._lowered_reference(name, self._references.get(self._run.exported_name(name)), tensor)
-        return self._compared(name, self._rows.node(name), reference, tensor, is_output=True)
+        return self._judged(name, self._rows.node(name), reference, tensor, is_output=True)
 
     def _lowered_reference(self, name: str, known: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
         """Return the reference of a value, adapted to its dtype if the program's precision was lowered."""
@@ -181,7 +182,7 @@ class ValueComparator:
         lowered = self._run.lowered.reference(name, known.tensor, tensor)
         return known if lowered is known.tensor else None if lowered is None else replace(known, tensor=lowered)
 
-    def _compared(
+    def _judged(
         self,
         name: str,
         node: Node,
@@ -199,7 +200,7 @@ class ValueComparator:
             return value
         if reference is None or tensor is None:
             return self._unjudged(name, node, reference, tensor, is_output=is_output)
-        limit = self._limit(name, tensor, node)
+        limit = self._tolerance(name, tensor, node)
         difference = self._difference(name, node, reference.tensor, tensor, limit)
         verdict = None
         if self._judge is not None:
@@ -252,12 +253,7 @@ class ValueComparator:
         return JudgedValue.of(name, tensor, "not mapped", self._reasons.get(node.name, "no reference for this value"))
 
     def _difference(
-        self,
-        name: str,
-        node: Node,
-        reference: torch.Tensor,
-        tensor: torch.Tensor,
-        limit: float | Tolerance | None,
+        self, name: str, node: Node, reference: torch.Tensor, tensor: torch.Tensor, limit: float | Tolerance | None
     ) -> Difference:
         """Measure how far a value is from its reference."""
         inputs, lowered = self._node_inputs.values, self._run.lowered
@@ -267,7 +263,7 @@ class ValueComparator:
         clipped = 0 if lowered is None or difference.problem else lowered.clipped(node, inputs, reference)
         return replace(difference, clipped=difference.clipped + clipped) if clipped else difference
 
-    def _limit(self, name: str, tensor: torch.Tensor, node: Node) -> float | Tolerance | None:
+    def _tolerance(self, name: str, tensor: torch.Tensor, node: Node) -> float | Tolerance | None:
         """Return the tolerance of a value: its own, else that of the exported value that it stands for.
 
         A value that only the compiled graph has gets the tolerance of the coarsest dtype among it and what its node
@@ -284,9 +280,9 @@ class ValueComparator:
 
     def _float_dtype(self, name: str) -> torch.dtype | None:
         """Return the dtype of an available value or of a weight; None if it is not known or no floating-point type."""
-        tensor, value = self._node_inputs.values.get(name), self._graph.values.get(name)
-        known = getattr(torch, (value and value.dtype) or "", None) if tensor is None else tensor.dtype
-        return known if isinstance(known, torch.dtype) and known.is_floating_point else None
+        tensor = self._node_inputs.values.get(name)
+        dtype = declared_dtype(self._graph, name) if tensor is None else tensor.dtype
+        return dtype if dtype is not None and dtype.is_floating_point else None
 
 
 def compare_values(
@@ -338,20 +334,14 @@ def compare_values(
     random = RandomValues(run, unpredictable, program.computes, drawing)
     resolver = ReferenceResolver(references)
     comparator = ValueComparator(
-        run,
-        resolver,
-        provenance,
-        limits,
-        judge=judge,
-        random=random,
-        reasons=reasons,
-        summed=summed,
+        run, resolver, provenance, limits, judge=judge, random=random, reasons=reasons, summed=summed
     )
     comparator.compare((name, tensor, None) for name, tensor in in_order(run.graph, values))
     if isolate is None or judge is None or node_values is None:
         return comparator.rows(), comparator.observer_effect
 
     def isolate_nodes(selected: Collection[str] | None) -> dict[str, RoundingVerdict]:
+        """Return the verdicts on the selected nodes, or all, in isolation, by the names of their values."""
         inputs = IsolatedInputs(run, comparator.values, resolver, selected)
         facts = RunFacts(run, program, node_values(inputs.get_exported), replaced=inputs.replaced, recompute=recompute)
         observed = ((name, tensor, None) for name, tensor in isolate(inputs.get))
@@ -380,9 +370,6 @@ def _effect(plain: torch.Tensor, observed: torch.Tensor) -> Difference | None:
     if same and torch.equal(bytes_of(plain).to(observed.device), bytes_of(observed)):
         return None
     return compare_tensors(observed, plain)
-
-
-_BY_ELEMENT = "a sequence of tensors: judged by its elements"
 
 
 def _status(difference: Difference, verdict: RoundingVerdict | None) -> Status:

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-import torch
-
 from filch.export import Graph
 from filch.export.graph._sizes import value_sizes
 from filch.steal import Phase
 from filch.steal._phases import is_watched
 
+from ..common._dtypes import declared_dtype
 from ..judging._run import ObservedValue, Run
 
 _PER_VALUE = 2**21  # bytes: comparing a scalar takes some milliseconds, as long as comparing so many
@@ -39,8 +38,8 @@ def counted(values: Iterable[ObservedValue], progress: Phase, work: Mapping[str,
 
 
 def _weight_size(graph: Graph, name: str) -> int:
-    value = graph.values.get(name)
-    dtype = None if value is None else getattr(torch, value.dtype or "", None)
-    if value is None or not isinstance(dtype, torch.dtype):
+    """Return the bytes of a weight by the shape and dtype that a graph declares; 0 if its dtype is not known."""
+    dtype = declared_dtype(graph, name)
+    if dtype is None:
         return 0
-    return math.prod(dim for dim in value.shape or () if isinstance(dim, int)) * dtype.itemsize
+    return math.prod(dim for dim in graph.values[name].shape or () if isinstance(dim, int)) * dtype.itemsize

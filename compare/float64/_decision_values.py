@@ -32,6 +32,7 @@ def differing(one: torch.Tensor, other: torch.Tensor, unit: float) -> torch.Tens
 
 
 def _differing_numbers(first: torch.Tensor, second: torch.Tensor, unit: float) -> torch.Tensor:
+    """Return where floating-point decisions differ by more than they are rounded; equal infinities and NaN do not."""
     smaller, larger = torch.minimum(first.abs(), second.abs()), torch.maximum(first.abs(), second.abs())
     is_near = ((first - second).abs() <= _ROUNDED * unit * larger) | (smaller * unit >= 1 / 2)
     return ~((first == second) | (first.isnan() & second.isnan()) | (is_near & larger.isfinite()))

@@ -2,15 +2,27 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from filch.export import Node
 
+from ._noise import unit_of
 from ._ties import axis_of, leaves_order_open, selecting_node
 from ._verdict import Flips
 
-Margins = tuple[torch.Tensor, torch.Tensor]  # of each element: the distance, and how far rounding may move the numbers
+
+class Margins(NamedTuple):
+    """How far the numbers that decisions compare are from the point where each of the decisions changes.
+
+    Attributes:
+        distance: this distance, of each element of the decision.
+        level: how far rounding may move the compared numbers; of the same shape.
+    """
+
+    distance: torch.Tensor
+    level: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,14 @@ class Compared:
     value: torch.Tensor
     level: torch.Tensor
 
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "Compared":
+        """Return numbers that rounding to their own dtype alone may move."""
+        return cls(tensor.double(), tensor.double().abs() * unit_of(tensor.dtype))
+
+
+Operands = Mapping[str, Compared]  # the floating-point numbers that a deciding node reads, by name
+
 
 def deciding_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node | None:
     """Return the node that compares numbers to compute a decision; None if it is not known how it does.
@@ -38,10 +58,8 @@ def deciding_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node 
     return selecting_node(name, node, producers) or (node if decision and decision.kind != "selection" else None)
 
 
-def margins_of(
-    node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
-) -> Margins | None:
-    """Return the margin of each element of a decision, and its rounding level; None if an operand is not known.
+def margins_of(node: Node, operands: Operands, actual: torch.Tensor, expected: torch.Tensor) -> Margins | None:
+    """Return the margins of a decision; None if an operand is not known, or an index is out of range.
 
     Between two indices, the margin is the difference of the numbers that they select; of a comparison, the difference
     of the compared numbers; of a conversion to integers, a search for buckets or a function that rounds, the distance
@@ -55,31 +73,33 @@ def margins_of(
     """
     decision = node.operator.decision
     try:
-        found = None if decision is None else _MEASURES[decision.kind](node, operands, actual, expected)
-    except (RuntimeError, IndexError):  # the indices are out of range
+        margins = None if decision is None else _MEASURES[decision.kind](node, operands, actual, expected)
+    except (RuntimeError, LookupError):
         return None
-    if found is None:
+    if margins is None:
         return None
-    margin, level = (item.expand(actual.shape) for item in found)
-    return margin.nan_to_num(nan=torch.inf, posinf=torch.inf), level.nan_to_num(nan=0.0, posinf=0.0)
+    distance, level = (item.expand(actual.shape) for item in margins)
+    return Margins(distance.nan_to_num(nan=torch.inf, posinf=torch.inf), level.nan_to_num(nan=0.0, posinf=0.0))
 
 
 def flips_of(margins: Margins, differs: torch.Tensor) -> Flips:
     """Return how many decisions differ, and the margin of the one that rounding explains least.
 
-    That is the element whose margin is the largest multiple of its rounding level.
-
     Args:
-        margins: the margin of each element and its rounding level (see `margins_of`).
-        differs: which elements differ, in the same shape; at least one.
+        margins: the margins of all decisions.
+        differs: which decisions differ, in the same shape; at least one.
     """
-    margin, level = margins[0][differs], margins[1][differs]
-    ratios = torch.where(margin == 0, 0.0, margin / level)  # also where both are 0
-    index = int(ratios.argmax())
-    return Flips(len(ratios), differs.numel(), float(margin[index]), float(level[index]))
+    differing = Margins(margins.distance[differs], margins.level[differs])
+    index = int(_ratios(differing).argmax())
+    return Flips(len(differing.level), differs.numel(), float(differing.distance[index]), float(differing.level[index]))
 
 
-def nearest_alternative(node: Node, operands: Mapping[str, Compared], decision: torch.Tensor) -> torch.Tensor | None:
+def _ratios(margins: Margins) -> torch.Tensor:
+    """Return each distance as a multiple of its rounding level; 0 where both are 0."""
+    return torch.where(margins.distance == 0, 0.0, margins.distance / margins.level)
+
+
+def nearest_alternative(node: Node, operands: Operands, decision: torch.Tensor) -> torch.Tensor | None:
     """Return for each element of a decision the other one that the compared numbers are nearest to.
 
     Args:
@@ -93,19 +113,20 @@ def nearest_alternative(node: Node, operands: Mapping[str, Compared], decision: 
     if decision.dtype == torch.bool:
         return ~decision
     how, numbers = node.operator.decision, operands.get(node.inputs[0])
-    if how is None or how.kind == "sign":
-        return None if how is None else torch.where(decision == 0, 1.0, -decision)
-    if numbers is None:
+    if how is not None and how.kind == "sign":
+        return torch.where(decision == 0, 1.0, -decision)
+    if how is None or numbers is None:
         return None
-    if how.kind == "jump":  # beyond the nearest one
+    if how.kind == "jump":  # the integer on the other side of the nearest jump
         above = numbers.value - decision > how.offset - 1 / 2
         return torch.where(above, decision + 1, decision - 1)
-    if how.kind == "conversion":
+    if how.kind == "conversion":  # the integer on the other side of the nearest whole number
         boundary = numbers.value.round()
         return torch.where(boundary == decision, boundary - boundary.sign(), boundary).to(decision.dtype)
     axis = axis_of(node) if how.kind == "selection" else None
     if axis is None or how.largest is None:
         return None
+    # The index of the second largest, or second smallest, number.
     lacks_axis = decision.dim() < numbers.value.dim()
     chosen = decision.unsqueeze(axis) if lacks_axis else decision
     sign = 1 if how.largest else -1
@@ -113,70 +134,62 @@ def nearest_alternative(node: Node, operands: Mapping[str, Compared], decision: 
     return other.squeeze(axis) if lacks_axis else other
 
 
-def _of_selection(
-    node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
-) -> Margins | None:
-    numbers = operands.get(node.inputs[0])
-    if numbers is None:
-        return None
-    axis, value, level = axis_of(node), numbers.value, numbers.level
+def _of_selection(node: Node, operands: Operands, actual: torch.Tensor, expected: torch.Tensor) -> Margins:
+    """Return the differences of the numbers that two indices select."""
+    axis, numbers = axis_of(node), operands[node.inputs[0]]
+    value, level = numbers.value, numbers.level
     if axis is None:  # torch.argmax of all elements
         axis, value, level = 0, value.flatten(), level.flatten()
     lacks_axis = actual.dim() < value.dim()
     chosen = [indices.long().unsqueeze(axis) if lacks_axis else indices.long() for indices in (actual, expected)]
-    if is_open := leaves_order_open(node):
+    if is_open := leaves_order_open(node):  # compares the smallest selected numbers with each other, and so on
         chosen = [indices.gather(axis, value.gather(axis, indices).argsort(axis)) for indices in chosen]
     (one, other), levels = ([item.gather(axis, indices) for indices in chosen] for item in (value, level))
-    found = _distance(one, other), levels[0] + levels[1]
+    margins = Margins(_distance(one, other), levels[0] + levels[1])
     if is_open:  # the order of the indices is not that of the numbers any more: the largest margin counts for all
-        worst = torch.where(found[0] == 0, 0.0, found[0] / found[1]).argmax(axis, keepdim=True)
-        found = found[0].gather(axis, worst).expand_as(one), found[1].gather(axis, worst).expand_as(one)
-    return (found[0].squeeze(axis), found[1].squeeze(axis)) if lacks_axis else found
+        worst = _ratios(margins).argmax(axis, keepdim=True)
+        margins = Margins(*(item.gather(axis, worst).expand_as(one) for item in margins))
+    return Margins(*(item.squeeze(axis) for item in margins)) if lacks_axis else margins
 
 
-def _of_comparison(
-    node: Node, operands: Mapping[str, Compared], _actual: torch.Tensor, _expected: torch.Tensor
-) -> Margins | None:
-    sides = [operands.get(name) for name in node.inputs if name]
+def _of_comparison(node: Node, operands: Operands, *_decisions: torch.Tensor) -> Margins | None:
+    """Return the differences of the compared numbers, of which the second may be an attribute."""
+    sides = [operands[name] for name in node.inputs if name]
     number = next((node.attributes[name] for name in ("arg1", "other") if name in node.attributes), None)
     if isinstance(number, int | float):
         exact = torch.tensor(float(number), dtype=torch.float64)
         sides.append(Compared(exact, torch.zeros_like(exact)))
-    if len(sides) != 2 or sides[0] is None or sides[1] is None:
+    if len(sides) != 2:
         return None
-    return _distance(sides[0].value, sides[1].value), sides[0].level + sides[1].level
+    return Margins(_distance(sides[0].value, sides[1].value), sides[0].level + sides[1].level)
 
 
-def _of_conversion(
-    node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
-) -> Margins | None:
-    numbers = operands.get(node.inputs[0])
-    if numbers is None:
-        return None
+def _of_conversion(node: Node, operands: Operands, actual: torch.Tensor, expected: torch.Tensor) -> Margins:
+    """Return the distances of numbers from where rounding towards 0 gives the other integer; of booleans, from 0."""
+    numbers = operands[node.inputs[0]]
+    size = numbers.value.abs()
     if actual.dtype == torch.bool:
-        return numbers.value.abs(), numbers.level
-    size, sides = numbers.value.abs(), [item.double() for item in (actual, expected)]
-    lower = torch.minimum(sides[0].abs(), sides[1].abs())
-    upper = torch.maximum(sides[0].abs(), sides[1].abs())
-    # Conversions round towards 0: from `upper` on, a number is no more the smaller integer, which ends 1 above `lower`.
-    return torch.maximum((size - upper).abs(), (size - lower - 1).abs()), numbers.level
+        return Margins(size, numbers.level)
+    sides = actual.double().abs(), expected.double().abs()
+    lower, upper = torch.minimum(*sides), torch.maximum(*sides)
+    # From `upper` on, a number is no more the smaller integer, which ends 1 above `lower`.
+    return Margins(torch.maximum((size - upper).abs(), (size - lower - 1).abs()), numbers.level)
 
 
-def _of_buckets(
-    node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
-) -> Margins | None:
+def _of_buckets(node: Node, operands: Operands, actual: torch.Tensor, expected: torch.Tensor) -> Margins | None:
+    """Return the distances of numbers from the farthest boundary between their two buckets."""
     decision = node.operator.decision
     at = 0 if decision is None else decision.boundaries
-    numbers, boundaries = (operands.get(node.inputs[index]) for index in (1 - at, at))
-    if numbers is None or boundaries is None or boundaries.value.dim() != 1 or not len(boundaries.value):
+    numbers, boundaries = (operands[node.inputs[index]] for index in (1 - at, at))
+    if boundaries.value.dim() != 1:
         return None
     last = len(boundaries.value) - 1
     nearest, farthest = torch.minimum(actual, expected), torch.maximum(actual, expected) - 1
-    margin, level = torch.zeros_like(numbers.value), numbers.level
+    distance, level = torch.zeros_like(numbers.value), numbers.level
     for index in (nearest.clamp(0, last).long(), farthest.clamp(0, last).long()):
-        margin = torch.maximum(margin, _distance(numbers.value, boundaries.value[index]))
+        distance = torch.maximum(distance, _distance(numbers.value, boundaries.value[index]))
         level = torch.maximum(level, numbers.level + boundaries.level[index])
-    return margin, level
+    return Margins(distance, level)
 
 
 def _distance(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -184,25 +197,23 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.where(one == other, 0.0, (one - other).abs())
 
 
-def _of_jump(
-    node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
-) -> Margins | None:
-    numbers, decision = operands.get(node.inputs[0]), node.operator.decision
-    if numbers is None or decision is None or "decimals" in node.attributes:
+def _of_jump(node: Node, operands: Operands, actual: torch.Tensor, expected: torch.Tensor) -> Margins | None:
+    """Return the distances of numbers from the farthest jump between their two integers."""
+    numbers, decision = operands[node.inputs[0]], node.operator.decision
+    if decision is None or "decimals" in node.attributes:
         return None
     lower, upper = (choose(actual, expected).double() for choose in (torch.minimum, torch.maximum))
-    ends = lower + decision.offset, upper - 1 + decision.offset
-    first, last = ((numbers.value - end).abs() for end in ends)
-    return torch.maximum(first, last), numbers.level
+    first, last = ((numbers.value - end).abs() for end in (lower + decision.offset, upper - 1 + decision.offset))
+    return Margins(torch.maximum(first, last), numbers.level)
 
 
-def _of_sign(node: Node, operands: Mapping[str, Compared], *_: torch.Tensor) -> Margins | None:
-    numbers = operands.get(node.inputs[0])
-    return None if numbers is None else (numbers.value.abs(), numbers.level)
+def _of_sign(node: Node, operands: Operands, *_decisions: torch.Tensor) -> Margins:
+    """Return the distances of numbers from 0."""
+    numbers = operands[node.inputs[0]]
+    return Margins(numbers.value.abs(), numbers.level)
 
 
-_Measure = Callable[[Node, Mapping[str, Compared], torch.Tensor, torch.Tensor], Margins | None]
-_MEASURES: Mapping[str, _Measure] = {  # by the kind of the decision
+_MEASURES: Mapping[str, Callable[..., Margins | None]] = {  # by the kind of the decision; see `margins_of`
     "selection": _of_selection,
     "comparison": _of_comparison,
     "conversion": _of_conversion,

@@ -16,7 +16,9 @@ def unit_of(dtype: torch.dtype) -> float:
     return torch.finfo(real).eps / 2 if real.is_floating_point and real.itemsize > 1 else 0.0
 
 
-def with_noise(tensor: torch.Tensor, unit: float, *, seed: int, start: int | None = None) -> torch.Tensor:
+def with_noise(
+    tensor: torch.Tensor, unit: float, *, seed: int, start: int | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return a copy with each number changed by about `unit`, relative, up or down.
 
     Args:
@@ -24,11 +26,20 @@ def with_noise(tensor: torch.Tensor, unit: float, *, seed: int, start: int | Non
         unit: the root mean square of the change.
         seed: selects the change of each number.
         start: the index of the first number of a block; None for a whole tensor.
+        out: where to write the copy, a contiguous tensor that may be `tensor` itself; None is new memory.
     """
     count = _PATTERN_SIZE if start is not None else min(tensor.numel(), _PATTERN_SIZE)
     first = (start or 0) % _PATTERN_SIZE
-    factors = _factors(seed, count, unit)[first : first + min(tensor.numel(), count)]
-    return _multiply(tensor, factors.to(tensor.device))
+    factors = _factors(seed, count, unit)[first : first + min(tensor.numel(), count)].to(tensor.device)
+    flat = tensor.reshape(-1)  # a copy if the tensor is not contiguous
+    product = torch.empty_like(flat) if out is None else out.view(-1)
+    # The factors repeat: whole repetitions are multiplied at once, and then what is left.
+    whole = flat.numel() - flat.numel() % max(1, len(factors))
+    if whole:
+        rows = -1, len(factors)
+        torch.mul(flat[:whole].view(rows), factors, out=product[:whole].view(rows))
+    torch.mul(flat[whole:], factors[: flat.numel() - whole], out=product[whole:])
+    return product.view(tensor.shape)
 
 
 @functools.lru_cache(maxsize=8)  # blocks of one weight are read one after the other, and values by several nodes
@@ -38,15 +49,3 @@ def _factors(seed: int, count: int, unit: float) -> torch.Tensor:
     changes = numbers.abs().mul_(_MOST - _LEAST).add_(_LEAST).copysign_(numbers)
     factors = changes.mul_(unit).add_(1.0)
     return torch.cat([factors, factors]) if count == _PATTERN_SIZE else factors
-
-
-def _multiply(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
-    """Multiply the elements by a pattern that repeats."""
-    flat = tensor.reshape(-1)  # a copy if the tensor is not contiguous
-    product = torch.empty_like(flat)
-    whole = flat.numel() - flat.numel() % max(1, pattern.numel())
-    if whole:
-        rows = -1, pattern.numel()
-        torch.mul(flat[:whole].view(rows), pattern, out=product[:whole].view(rows))
-    torch.mul(flat[whole:], pattern[: flat.numel() - whole], out=product[whole:])
-    return product.view(tensor.shape)

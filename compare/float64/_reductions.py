@@ -5,7 +5,6 @@ from types import MappingProxyType
 
 from filch.export import Graph, Node
 from filch.export.operators._operator import Terms
-from filch.steal._tf32 import Product
 
 ObservedShapes = Mapping[str, tuple[int, ...]]
 TF32_UNIT = 2.0**-11  # half a unit in the last place, relative: TF32 has 10 mantissa bits, like float16
@@ -31,6 +30,7 @@ def running_length(node: Node, graph: Graph, observed: ObservedShapes = MappingP
 
 
 def _length(terms: Terms | None, node: Node, graph: Graph, observed: ObservedShapes) -> int:
+    """Return the number of terms that `terms` computes from the attributes and shapes of a node, at least 1."""
     if terms is None:
         return 1
     inputs, outputs = ([_shape(graph, name, observed) for name in names] for names in (node.inputs, node.outputs[:1]))
@@ -38,11 +38,6 @@ def _length(terms: Terms | None, node: Node, graph: Graph, observed: ObservedSha
         return max(1, int(terms(node.attributes, [*inputs, *outputs])))
     except (IndexError, ValueError, ZeroDivisionError, TypeError):  # an unknown or omitted shape is ()
         return 1
-
-
-def product_of(node: Node) -> Product | None:
-    """Return the kind of product that a node computes, whose factors a GPU may round to TF32; None if it is none."""
-    return node.operator.product
 
 
 def _shape(graph: Graph, name: str, observed: ObservedShapes) -> tuple[int, ...]:

@@ -121,13 +121,13 @@ class StoredLevel:
         """
         if len(row) != len(fields(cls)) or not isinstance(row[-1], list) or len(row[-1]) != PROJECTIONS:
             raise ValueError(f"this is no rounding level: {row!r:.200}")
-        numbers = [float(number) for number in row[:-1] if isinstance(number, float | int)]
-        names = [field.name for field in fields(cls)[:-1]]
-        by_name = dict(zip(names, numbers, strict=False))
-        valid = len(numbers) == len(names) and all(0 <= number < math.inf for number in numbers)
-        if not valid or (by_name["unit"] and not (by_name["largest"] and by_name["typical"])):  # they are divisors
+        numbers = [float(number) if isinstance(number, float | int) else math.nan for number in row[:-1]]
+        unit, noise, largest, typical, largest_error, typical_error = numbers
+        level = cls(unit, noise, largest, typical, largest_error, typical_error, tuple(map(float, row[-1])))
+        valid = all(0 <= number < math.inf for number in numbers)
+        if not valid or (level.unit and not (level.largest and level.typical)):  # they are divisors
             raise ValueError(f"a rounding level has finite numbers above 0, not {row!r:.200}")
-        return cls(**by_name, projections=tuple(map(float, row[-1])))
+        return level
 
 
 def stored_level(value: torch.Tensor, float64: Float64Value) -> StoredLevel | None:
@@ -178,4 +178,5 @@ def stored_level(value: torch.Tensor, float64: Float64Value) -> StoredLevel | No
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of the numbers of a tensor in float64 on the CPU, complex ones as pairs, in one dimension."""
     return complex_as_real(tensor.detach()).reshape(-1).to(device="cpu", dtype=torch.float64, copy=True)

@@ -98,17 +98,17 @@ class RecordedValues(Float64Values):
         self.changed_decisions = {name for name in affected if not any(item in affected for item in self.reads(name))}
 
     def get(self, name: str) -> Float64Value | None:
-        """See `Float64Values.get`."""
+        """Return the float64 value of the value `name`, or None if there is none."""
         return self._values.get(name)
 
     def get_with_changed_decisions(self, name: str) -> Float64Value | None:
-        """See `Float64Values.get_with_changed_decisions`."""
+        """Return a value whose noisy value is computed from the decisions that noise changed, or None."""
         return self._changed.get(name)
 
     def with_decisions(self, decisions: Mapping[str, torch.Tensor]) -> Float64Values | None:
-        """See `Float64Values.with_decisions`: with the decisions that are given now."""
+        """Return the values as computed from other decisions, those that are given now; None without `compute`."""
         return None if self._compute is None else self._compute(decisions)
 
     def reads(self, name: str) -> Sequence[str]:
-        """See `Float64Values.reads`."""
+        """Return the names of what a value is computed from; empty if that is not known."""
         return self._reads.get(name, ())

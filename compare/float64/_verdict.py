@@ -134,6 +134,7 @@ class RoundingVerdict:
         return f"{text}; other decisions in {', '.join(self.follows)} {change}"
 
     def _own_text(self) -> str:
+        """Describe the verdict without the decisions before the value."""
         if self.verdict == "same":
             return "same"
         if self.flips is not None:
@@ -287,6 +288,7 @@ class _Accumulator:
 
     @property
     def typical(self) -> float:
+        """The root mean square of the errors."""
         return math.sqrt(self._squares / self._count) if self._count else 0.0
 
 
@@ -387,10 +389,12 @@ class _Errors:
         return self._scale(chunk, None if self._is_exact else self._noise(chunk))
 
     def _scale(self, chunk: slice, noise: torch.Tensor | None) -> torch.Tensor:
+        """Return the error of each element that half a unit explains; `noise` is None of an exact operation."""
         own = self._own_unit(chunk)
         return own.add_(_TINY) if noise is None else own.add_(noise.clamp(min=self._least_noise + _TINY))
 
     def _own_unit(self, chunk: slice) -> torch.Tensor:
+        """Return half a unit in the last place of each element itself."""
         size = _without_nonfinite(self._value[chunk].abs()).mul_(self._unit)
         return size.clamp_(min=SMALLEST_UNIT[self._unit]) if self._unit in SMALLEST_UNIT else size
 
@@ -443,6 +447,7 @@ class _Errors:
             self.noise_change.add(noise.mul_(per_unit))
 
     def _count_nonfinite(self, actual: torch.Tensor, reference: torch.Tensor, value: torch.Tensor) -> None:
+        """Count the elements of a chunk that are NaN or infinite in only one of the value and its reference."""
         differs = (actual != reference) & ~(actual.isnan() & reference.isnan())
         differs &= ~self._may_overflow(actual, reference, value)
         finite, expected_finite = actual.isfinite(), reference.isfinite()
@@ -504,6 +509,7 @@ def _sum_of_squares(chunk: torch.Tensor) -> float:
 
 
 def _largest_of_chunk(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Return the largest distance of some numbers; see `largest_difference`."""
     distances = (first - second).abs_()
     if math.isfinite(largest := float(distances.amax())):
         return largest

@@ -9,7 +9,7 @@ from ..float64._verdict import RoundingVerdict, Verdict, identical_verdict, larg
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import is_quantized
 from ._pair import Pair
-from ._rule import Rest, Rule
+from ._rule import LaterRules, Rule
 
 # A node whose value is suspicious in the whole run and by itself is wrong from this ratio by itself on, if the product
 # of both ratios is as large as this. Kernels sum in different orders: correct sums are up to 4.6 levels off.
@@ -23,9 +23,9 @@ class ByTolerance(Rule):
     It does not override float64, which found only rounding in the whole run.
     """
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
-        verdict = None if is_quantized(pair.tolerance) else rest(pair)
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules; that of the tolerance if they have none, or the value is quantized."""
+        verdict = None if is_quantized(pair.tolerance) else later_rules(pair)
         if verdict is not None or pair.measure is None or pair.reference is None:
             return verdict
         if pair.whole is not None and pair.whole.sound:
@@ -36,9 +36,9 @@ class ByTolerance(Rule):
 class Confirmed(Rule):
     """A node that is suspicious by itself is wrong if its value in the whole run agrees."""
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
-        verdict, whole = rest(pair), pair.whole
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules, which becomes `wrong` if the whole run confirms it."""
+        verdict, whole = later_rules(pair), pair.whole
         if verdict is None or whole is None or not whole.verdict == verdict.verdict == "suspicious":
             return verdict
         if whole.error * verdict.ratio > _COARSER * verdict.error * whole.ratio:
@@ -51,7 +51,12 @@ class Confirmed(Rule):
 
 
 def tolerance_verdict(difference: Difference, spread: torch.Tensor | None) -> RoundingVerdict:
-    """Return the verdict by tolerance on a value without a float64 reference."""
+    """Return the verdict by tolerance on a value without a float64 value.
+
+    Args:
+        difference: how far the value is from its reference.
+        spread: the largest difference of each element between repeated runs; None for one run.
+    """
     distance = largest_distance(spread)
     if difference.problem or difference.nonfinite:
         return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=difference.problem or "not finite")

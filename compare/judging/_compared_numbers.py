@@ -8,6 +8,7 @@ import torch
 
 from filch.export import Graph, Node
 
+from ..common._dtypes import declared_dtype
 from ..float64._margins import Compared, Margins, deciding_node, margins_of, nearest_alternative
 from ..float64._noise import unit_of
 from ..float64._verdict import SUSPICIOUS
@@ -34,7 +35,8 @@ class ComparedNumbers:
             for name in names:
                 self._readers.setdefault(name, set()).add(decision)
         self._references: dict[str, torch.Tensor] = {}
-        self._released = {name for name in self._readers if name not in run_names}  # nobody else will
+        # The values that will not be judged again; of those that the run does not compute, none will.
+        self._released = {name for name in self._readers if name not in run_names}
 
     def names_in_run(self, decision: str) -> list[str]:
         """Return the names in the run of what a decision of the exported graph compares, as far as it returns it."""
@@ -76,7 +78,7 @@ class ComparedNumbers:
         found = None if other is None else margins_of(node, operands, other, decision)
         if other is None or found is None:
             return None
-        may_flip = found[0] <= SUSPICIOUS * found[1]
+        may_flip = found.distance <= SUSPICIOUS * found.level
         return NearTie(decision, other, may_flip, found) if bool(may_flip.any()) else None
 
     def hidden_in(self, nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -85,22 +87,22 @@ class ComparedNumbers:
         return tuple(name for name in names if name in self._operands and name not in self._run_names)
 
     def _known_operands(self, name: str, lookup: Lookup) -> dict[str, Compared]:
+        """Return the numbers that a decision compares, as far as they are known, by name."""
         operands = {item: self._number(item, lookup) for item in self._operands[name]}
         return {item: number for item, number in operands.items() if number is not None}
 
     def _number(self, name: str, lookup: Lookup) -> Compared | None:
+        """Return a value that a decision compares: a constant of the graph, or what `lookup` returns for it."""
         constant = self._constant(name)
-        if constant is None:
-            return lookup(name, self._references.get(name))
-        return Compared(constant.double(), constant.double().abs() * unit_of(constant.dtype))
+        return lookup(name, self._references.get(name)) if constant is None else Compared.of(constant)
 
     def release(self, name: str) -> list[str]:
         """Declare that a value will not be judged again, and return the values whose numbers nobody needs now."""
         self._released.add(name)
-        names = [name, *self._operands.get(name, ())]
-        for operand in names[1:]:
+        operands = self._operands.get(name, ())
+        for operand in operands:
             self._readers[operand].discard(name)
-        unused = [item for item in names if item in self._released and not self._readers.get(item)]
+        unused = [item for item in (name, *operands) if item in self._released and not self._readers.get(item)]
         for item in unused:
             self._references.pop(item, None)
         return unused
@@ -159,6 +161,6 @@ def _deciding_nodes(graph: Graph) -> dict[str, Node]:
 
 
 def _is_float(graph: Graph, name: str) -> bool:
-    value = graph.values.get(name)
-    dtype = None if value is None or value.dtype is None else getattr(torch, value.dtype, None)
-    return isinstance(dtype, torch.dtype) and bool(unit_of(dtype))
+    """Return whether a graph declares a value to be floating-point."""
+    dtype = declared_dtype(graph, name)
+    return dtype is not None and bool(unit_of(dtype))

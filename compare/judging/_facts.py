@@ -10,9 +10,9 @@ import torch
 
 from filch.export import Graph, Node
 
+from ..common._dtypes import declared_dtype
 from ..float64._decisions import Decisions
 from ..float64._margins import Compared
-from ..float64._noise import unit_of
 from ..float64._reductions import TF32_UNIT, ObservedShapes, reduction_length, running_length
 from ..float64._ties import unordered_axes, unordered_indices
 from ..float64._values import Float64Values
@@ -137,9 +137,9 @@ class RunFacts:
             known = self.run.inputs.get(name)
             if known is None or not known.is_floating_point():
                 return None
-            return Compared(known.double(), known.double().abs() * unit_of(known.dtype))
+            return Compared.of(known)
         if reference is None or reference.shape != exact.value.shape:
-            reference = exact.value.to(getattr(torch, exported.values[name].dtype or "", torch.float32))
+            reference = exact.value.to(declared_dtype(exported, name) or torch.float32)
         unit = exact.unit
         if run_name is not None:
             units = self.units.of(run_name)

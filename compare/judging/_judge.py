@@ -33,7 +33,7 @@ RULES: Sequence[type[Rule]] = (
     HiddenDecisions,
     OtherDecisions,
 )
-# These rules compare a value with one float64 value, whichever the rules above suppose.
+# These rules compare a value with one float64 value: its own, or another one that a rule above tries.
 NUMBER_RULES: Sequence[type[Rule]] = (OwnDecisions, AnyOrder, Same, Rounding)
 
 
@@ -79,7 +79,8 @@ class Judge:
         return self._judge(0, Pair(name, exported_name, node, tensor, reference, exact, spread, **known))
 
     def _judge(self, position: int, pair: Pair) -> RoundingVerdict | None:
-        position = max(position, len(RULES)) if pair.is_supposed else position
+        """Return the verdict of the rules from a position on; a hypothetical pair is left to `NUMBER_RULES`."""
+        position = max(position, len(RULES)) if pair.is_hypothetical else position
         if position == len(self._rules):
             return None
         return self._rules[position].judge(pair, partial(self._judge, position + 1))

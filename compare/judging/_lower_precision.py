@@ -93,17 +93,19 @@ def _constants(model: ir.Model) -> dict[str, torch.Tensor]:
 
 
 def _reference_names(program: Program) -> frozenset[str]:
-    """Return the names of the values that may have references: those of module calls and of the exported graph.
-
-    Without the latter if the exported graph can't be read.
-    """
+    """Return the names of the values that may have references: those of module calls and of the exported graph."""
     ports = (port.value for call in program.module_calls.values() for port in (*call.inputs, *call.outputs))
-    graph = program.graph
+    graph, exported = program.graph, _exported_graph(program)
     names = {*graph.inputs, *graph.outputs, *(name for name in ports if name is not None)}
+    return frozenset(names if exported is None else names | exported.known)
+
+
+def _exported_graph(program: Program) -> Graph | None:
+    """Return the graph that the model was exported to; None if there is none, or it can't be read."""
     try:
-        return frozenset(names if program.original is None else names | program.original.graph.known)
+        return None if program.original is None else program.original.graph
     except ExportError:
-        return frozenset(names)
+        return None
 
 
 def _values_before_casts(graph: Graph, known: Collection[str]) -> dict[str, str]:
@@ -136,15 +138,13 @@ def _values_with_other_names(graph: Graph, program: Program, model_names: Mappin
     ONNX Runtime's quantizer removes a Relu or Clip that the range of the integers makes redundant, and gives the name
     of its output to its input.
     """
-    try:
-        exported = {} if program.original is None else program.original.graph.producer
-    except ExportError:
+    if (exported := _exported_graph(program)) is None:
         return {}
     return {
         name: ""
         for name, users in graph.consumers.items()
         if any(user.operator.quantization == "quantize" for user in users)
-        and (node := exported.get(model_names.get(name, name))) is not None
+        and (node := exported.producer.get(model_names.get(name, name))) is not None
         and node.op in ("Relu", "Clip")
         and name in graph.producer
         and graph.producer[name].op != node.op

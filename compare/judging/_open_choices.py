@@ -12,7 +12,7 @@ from filch.export import Node
 from ..float64._verdict import Float64Value, RoundingVerdict
 from ._facts import RunFacts
 from ._pair import Pair
-from ._rule import Rest, Rule
+from ._rule import LaterRules, Rule
 
 Ties = Mapping[int, int]  # by axis, 1 or -1; see `filch.export.operators.NodeCall`
 _AXES = 4  # whose ties are tried, each in both directions
@@ -25,58 +25,63 @@ class SelectedIndices(Rule):
         super().__init__(facts)
         self._selected: dict[str, torch.Tensor] = {}
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return `wrong` for indices of other numbers; else the verdict of the later rules.
+
+        The numbers that a node selects are judged before their indices, and kept until then.
+        """
         axis, node = self.facts.open_axes.get(pair.exported_name), pair.node
         if axis is None or pair.name == node.outputs[0]:
             self._selected |= {} if axis is None else {pair.name: pair.tensor}
-            return rest(pair)
+            return later_rules(pair)
         numbers, source = self._selected.pop(node.outputs[0], None), pair.inputs(node.inputs[0])
         source = self.facts.run.inputs.get(node.inputs[0]) if source is None else source
         if numbers is None or source is None or torch.equal(source.gather(axis, pair.tensor), numbers):
-            return rest(pair)
+            return later_rules(pair)
         return RoundingVerdict("wrong", math.inf, math.inf, note="they are not the indices of the selected numbers")
 
 
 class AnyOrder(Rule):
     """Numbers in any order are compared in the same one."""
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules on the value, sorted as its float64 value and reference are."""
         axis, exact, expected = self.facts.open_axes.get(pair.exported_name), pair.exact, pair.expected
         if axis is None or exact is None or expected is None or (pair.is_decision and pair.reference is not None):
-            return rest(pair)
+            return later_rules(pair)
         if not pair.tensor.shape == expected.shape == exact.value.shape:
-            return rest(pair)
+            return later_rules(pair)
         tensor, reference, value, noisy = (
             item.sort(axis).values for item in (pair.tensor, expected, exact.value, exact.noisy)
         )
         exact = replace(exact, value=value, noisy=noisy)
-        return rest(replace(pair, tensor=tensor, reference=reference, exact=exact))
+        return later_rules(replace(pair, tensor=tensor, reference=reference, exact=exact))
 
 
 class NearTies(Rule):
     """A nearest `Resize` may choose either number in a near-tie: float64 and the reference do as the run does."""
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules by a float64 value and reference that choose as the run does."""
         node, recompute = self.facts.program.exported.producer.get(pair.exported_name), self.facts.recompute
         if recompute is None or node is None or pair.exact is None or not _chooses_nearest(node):
-            return rest(pair)
+            return later_rules(pair)
         given = self.facts.read_by(pair)
         source = given.get(node.inputs[0])
         if source is None:
-            return rest(pair)
+            return later_rules(pair)
 
         def resized(ties: Ties) -> torch.Tensor | None:
+            """Return what float64 computes if near-ties go in these directions."""
             found = recompute(given.get, ties=ties).get(pair.exported_name)
             return None if found is None else found.value
 
         exact, reference = with_near_ties(pair.exact, pair.tensor, pair.reference, source.shape, resized)
-        return rest(replace(pair, exact=exact, reference=reference))
+        return later_rules(replace(pair, exact=exact, reference=reference))
 
 
 def _chooses_nearest(node: Node) -> bool:
+    """Return whether a node is a `Resize` that takes the nearest of the numbers that it reads."""
     return node.op in ("Resize", "Upsample") and node.attributes.get("mode", "nearest") == "nearest"
 
 
@@ -95,6 +100,9 @@ def with_near_ties(
         reference: what the model has computed.
         shape: that of the input of the `Resize`.
         resized: returns what float64 computes from what the run has read, if near-ties go in these directions.
+
+    Returns:
+        both as they are if the run has made the same choices as they have, or if the shapes do not fit.
     """
     plain = resized({})
     if plain is None or not exact.value.shape == tensor.shape == plain.shape or len(shape) != tensor.ndim:
@@ -114,6 +122,7 @@ def with_near_ties(
 
 
 def _resized(axes: list[int], resized: Callable[[Ties], torch.Tensor | None]) -> Iterator[torch.Tensor]:
+    """Yield what a `Resize` computes for each combination of directions in which near-ties along its axes may go."""
     for directions in itertools.product((-1, 1), repeat=len(axes)):
         found = resized(dict(zip(axes, directions, strict=True)))
         if found is not None:

@@ -10,7 +10,7 @@ from ..float64._margins import flips_of
 from ..float64._noise import unit_of
 from ..float64._verdict import Float64Value, RoundingVerdict
 from ._pair import Pair
-from ._rule import Rest, Rule
+from ._rule import LaterRules, Rule
 
 
 class AnotherRun(Rule):
@@ -19,9 +19,9 @@ class AnotherRun(Rule):
     NaN and infinity are no near-ties.
     """
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
-        verdict = rest(pair)
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules, `suspicious` in place of `wrong` if other decisions may explain it."""
+        verdict = later_rules(pair)
         if pair.observed or verdict is None or verdict.verdict != "wrong":
             return verdict
         may_be_decided = pair.is_decision or math.isfinite(verdict.ratio)
@@ -34,9 +34,9 @@ class AnotherRun(Rule):
 class Following(Rule):
     """Later values may follow from this one if it is a decision that is right, or if it is wrong."""
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
-        verdict, facts = rest(pair), self.facts
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules, and record what it says about the values that follow from this one."""
+        verdict, facts = later_rules(pair), self.facts
         if verdict is None or not pair.observed:
             return verdict
         is_accepted = (verdict.sound or verdict.verdict == "suspicious") and not facts.is_isolated
@@ -58,16 +58,16 @@ class HiddenDecisions(Rule):
     The value shows it: each near-tie is decided so that what float64 computes from it is nearest to the value.
     """
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
-        verdict = rest(pair)
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules, or one by a hidden decision that explains the value."""
+        verdict = later_rules(pair)
         is_sound = verdict is not None and verdict.sound
         if not pair.observed or is_sound or not self.facts.wrong.isdisjoint(pair.node.reads):
             return verdict
-        explained = (self._explained_by(name, pair, rest) for name in self.facts.hidden_in(pair.exported_name))
+        explained = (self._explained_by(name, pair, later_rules) for name in self.facts.hidden_in(pair.exported_name))
         return next(filter(None, explained), verdict)
 
-    def _explained_by(self, name: str, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+    def _explained_by(self, name: str, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
         """Return the verdict on a value by a decision as it shows it; None if this does not explain the value."""
         facts, decisions = self.facts, self.facts.decisions
         source = decisions.values or facts.float64
@@ -82,7 +82,7 @@ class HiddenDecisions(Rule):
         if own is None or chosen is None or exact is None:
             return None
         expected = pair.rounded(exact)
-        verdict = rest(pair.supposing(exact, expected))
+        verdict = later_rules(pair.hypothetical(exact, expected))
         if verdict is None or not verdict.sound:
             return None
         if not facts.is_isolated:  # there, nodes read what the model decides
@@ -108,9 +108,12 @@ class OtherDecisions(Rule):
     These are those of the run, as far as they are known; noise changes the other ones.
     """
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
-        facts, name, verdict = self.facts, pair.exported_name, rest(pair)
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules by the decisions of the model, of the run or of noise.
+
+        They are tried in this order until one of the verdicts is sound.
+        """
+        facts, name, verdict = self.facts, pair.exported_name, later_rules(pair)
         facts.numbers.add_reference(name, pair.reference)
         if verdict is not None and verdict.sound and not pair.is_decision:
             facts.noise.record_unaffected(name)
@@ -121,11 +124,11 @@ class OtherDecisions(Rule):
         exact = None if values is None else values.get(name)
         if exact is not None:
             expected = pair.rounded(exact)
-            other = rest(pair.supposing(exact, expected))
+            other = later_rules(pair.hypothetical(exact, expected))
             if other is not None and (other.sound or not are_unknown):
                 facts.numbers.add_reference(name, expected)
                 return facts.decisions.with_change(other, pair, expected)
         if not are_unknown or (verdict is not None and verdict.sound):
             return verdict
-        changed = rest(pair.supposing(facts.float64.get_with_changed_decisions(name), pair.reference))
+        changed = later_rules(pair.hypothetical(facts.float64.get_with_changed_decisions(name), pair.reference))
         return verdict if changed is None else changed

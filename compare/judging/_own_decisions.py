@@ -11,7 +11,7 @@ from ..float64._noise import unit_of
 from ..float64._ties import selecting_node, with_ties
 from ..float64._verdict import SUSPICIOUS, WRONG, Flips, RoundingVerdict, Verdict
 from ._pair import Pair
-from ._rule import Rest, Rule
+from ._rule import LaterRules, Rule
 
 
 class OwnDecisions(Rule):
@@ -21,9 +21,9 @@ class OwnDecisions(Rule):
     node has read in a run without instrumentation is not known. Different indices may also select equal numbers.
     """
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
-        verdict = rest(pair)
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules, or `decision` for one that rounding explains."""
+        verdict = later_rules(pair)
         if verdict is None or not pair.is_decision:
             return verdict
         verdict = self._with_ties(verdict, pair)
@@ -38,7 +38,7 @@ class OwnDecisions(Rule):
             return verdict
         flips = Flips(count, pair.tensor.numel())
         decision = self._with_margin(replace(verdict, verdict="decision", note="", flips=flips), pair)
-        own = self._by_inputs(pair, rest) if pair.observed else None
+        own = self._by_inputs(pair, later_rules) if pair.observed else None
         if own is not None and own.sound:
             return decision
         # What a fused node compares is not known, only what it reads.
@@ -66,7 +66,7 @@ class OwnDecisions(Rule):
             judged = "decision"
         return replace(verdict, verdict=judged, ratio=ratio, flips=flips)
 
-    def _by_inputs(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+    def _by_inputs(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
         """Return the verdict on a decision by what float64 computes from what the node has read; None if not known."""
         run, recompute = self.facts.run, self.facts.recompute
         if recompute is None or self.facts.is_isolated:
@@ -79,7 +79,7 @@ class OwnDecisions(Rule):
         if exact is None:
             return None
         pair = replace(pair, exact=exact, reference=exact.value, spread=None)
-        verdict = rest(pair)
+        verdict = later_rules(pair)
         if verdict is None or verdict.sound:
             return verdict
         is_rounded = self._decides_rounded(pair, exact.value, known)
@@ -92,10 +92,9 @@ class OwnDecisions(Rule):
         """
 
         def rounded(name: str, _: torch.Tensor | None) -> Compared | None:
+            """Return what the node has read, with its own rounding, if that is coarser than that of float32."""
             read = known.get(name)
-            if read is None or unit_of(read.dtype) <= unit_of(torch.float32):
-                return None
-            return Compared(read.double(), read.double().abs() * unit_of(read.dtype))
+            return None if read is None or unit_of(read.dtype) <= unit_of(torch.float32) else Compared.of(read)
 
         expected = exact.to(pair.tensor.dtype)
         found = self.facts.numbers.margins(pair.exported_name, pair.tensor, expected, rounded)
@@ -104,6 +103,7 @@ class OwnDecisions(Rule):
         return ratio is not None and ratio <= 1.0
 
     def _with_ties(self, verdict: RoundingVerdict, pair: Pair) -> RoundingVerdict:
+        """Return the verdict on indices, `decision` if they select equal numbers (see `with_ties`)."""
         facts, name = self.facts, pair.exported_name
         producers, read = facts.run.graph.producer, {name: name for name in pair.node.reads}
         selecting = selecting_node(pair.name, pair.node, producers)

@@ -36,7 +36,8 @@ class Pair:
         whole: for a node in isolation, the verdict on its value in the whole run.
         is_decision: whether the value may be a decision (see `Decisions`).
         is_rounded: whether the node may round its operands.
-        is_supposed: whether a rule supposes `exact` and `reference`: the rules that look at the numbers alone judge it.
+        is_hypothetical: whether a rule tries another `exact` and `reference`, which only the rules that compare numbers
+            judge.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Pair:
     whole: RoundingVerdict | None = None
     is_decision: bool = False
     is_rounded: bool = True
-    is_supposed: bool = False
+    is_hypothetical: bool = False
 
     @property
     def expected(self) -> torch.Tensor | None:
@@ -69,6 +70,6 @@ class Pair:
         """Return a float64 value in the model's dtype, because a mask is the lowest number of its dtype."""
         return exact.value.to((self.tensor if self.reference is None else self.reference).dtype)
 
-    def supposing(self, exact: Float64Value | None, reference: torch.Tensor | None) -> "Pair":
-        """Return the value beside what it would have to be if a rule is right."""
-        return replace(self, exact=exact, reference=reference, is_supposed=True)
+    def hypothetical(self, exact: Float64Value | None, reference: torch.Tensor | None) -> "Pair":
+        """Return the value with another float64 value and reference, to try whether it is right compared with these."""
+        return replace(self, exact=exact, reference=reference, is_hypothetical=True)

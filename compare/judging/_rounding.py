@@ -11,7 +11,7 @@ from ..float64._reductions import reduction_length, running_length
 from ..float64._verdict import RoundingVerdict, identical_verdict, largest_distance, rounding_verdict
 from ..metrics._metrics import are_equal, replace_masks
 from ._pair import Pair
-from ._rule import Rest, Rule
+from ._rule import LaterRules, Rule
 
 # Units of float32 that each addition of the same number adds to the rounding level. To the error, it adds up to 1/24
 # of a unit in ONNX Runtime's kernels, and 1/6 in a plain loop, which is less than what is wrong.
@@ -22,24 +22,24 @@ _SAMPLE, _REPEATED = 2**12, 8  # elements that are looked at, and how often each
 class Same(Rule):
     """A value that is bitwise equal to the model's is right, whatever float64 computes."""
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return `same` for equal bits; else the verdict of the later rules."""
         tensor, expected = pair.tensor, None if largest_distance(pair.spread) else pair.expected
         if expected is not None and tensor.dtype == expected.dtype and are_equal(tensor, expected):
             return identical_verdict(pair.spread)
-        return rest(pair)
+        return later_rules(pair)
 
 
 class Rounding(Rule):
     """A value is right if its error relative to float64 is no more than rounding explains."""
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict by float64; that of the later rules if there is no such value of this shape and kind."""
         facts, tensor, reference, exact = self.facts, pair.tensor, pair.expected, pair.exact
         if exact is None or reference is None or exact.value.is_floating_point() != tensor.is_floating_point():
-            return rest(pair)
+            return later_rules(pair)
         if not tensor.shape == reference.shape == exact.value.shape:
-            return rest(pair)
+            return later_rules(pair)
         if facts.program.lower_precision:
             tensor = replace_masks(tensor, reference)
         units = facts.units.of(pair.name)
@@ -95,14 +95,14 @@ class CompiledValues(Rule):
     They take two more runs of the model, so they are for values that exceed the tolerance.
     """
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
-        verdict, facts = rest(pair), self.facts
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules; if they have none, by the float64 values of the compiled graph."""
+        verdict, facts = later_rules(pair), self.facts
         is_known = pair.name != pair.exported_name or pair.name in facts.program.exported.values
         if verdict is not None or not pair.differs or is_known or facts.compiled is None:
             return verdict
         float64 = facts.compiled()
-        verdict = rest(pair.supposing(float64.get(pair.name), pair.reference))
+        verdict = later_rules(pair.hypothetical(float64.get(pair.name), pair.reference))
         if float64.changed_decisions and not (verdict is not None and verdict.sound):
-            verdict = rest(pair.supposing(float64.get_with_changed_decisions(pair.name), pair.reference))
+            verdict = later_rules(pair.hypothetical(float64.get_with_changed_decisions(pair.name), pair.reference))
         return verdict

@@ -7,7 +7,7 @@ from ..float64._verdict import RoundingVerdict
 from ._facts import RunFacts
 from ._pair import Pair
 
-Rest = Callable[[Pair], RoundingVerdict | None]
+LaterRules = Callable[[Pair], RoundingVerdict | None]  # asks the rules after one, which see the pair that it is given
 
 
 class Rule(ABC):
@@ -21,10 +21,10 @@ class Rule(ABC):
         self.facts = facts
 
     @abstractmethod
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
         """Return the verdict on a value; None if it can't be judged.
 
         Args:
             pair: the value and what it should be.
-            rest: returns the verdict of the rules after this one, on the same pair or another.
+            later_rules: returns the verdict of the rules after this one, on the same pair or another.
         """

@@ -87,13 +87,20 @@ class RunDecisions:
         self._flips[name] = self._flips.get(name, {}) | {decision: None}
 
     def add(self, name: str, exported_name: str, decision: torch.Tensor, *, matches_model: bool) -> bool:
-        """Add a decision of the run that is right, or another one; return whether `values` are computed from it.
+        """Add a decision of the run that is right, so that `values` are computed from it if it is not that of float64.
+
+        A decision that is not computed from floating-point numbers, or that the model and float64 make alike before any
+        other one, changes nothing.
 
         Args:
             name: its name in the run.
             exported_name: its name in the exported graph.
             decision: its numbers.
             matches_model: whether they are those of the model.
+
+        Returns:
+            whether `values`, or the float64 values if there are none, are computed from it; False if float64 can't
+            compute from other decisions.
         """
         if name not in self._from_floats:
             return True

@@ -11,7 +11,7 @@ from ..metrics._metrics import replace_masks
 from ..metrics._tolerance import operand_unit
 from ._facts import RunFacts
 from ._pair import Pair
-from ._rule import Rest, Rule
+from ._rule import LaterRules, Rule
 
 _DTYPES = {2: torch.float16, 3: torch.bfloat16}  # by `accuracy_level`
 _INT8 = 4
@@ -27,25 +27,25 @@ class SharedErrors(Rule):
 
     def __init__(self, facts: RunFacts) -> None:
         super().__init__(facts)
-        self._off: set[str] = set()
+        self._far_from_float64: set[str] = set()
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules; for a node in isolation, `wrong` if it shares its error."""
         if self.facts.is_isolated:
-            return self._shared(pair, rest) or rest(pair)
-        if not self._off.isdisjoint(pair.node.reads):
-            self._off.add(pair.name)
-        elif self._shared(pair, rest) is not None:
-            self._off.add(pair.name)
+            return self._shared_error(pair, later_rules) or later_rules(pair)
+        if not self._far_from_float64.isdisjoint(pair.node.reads):
+            self._far_from_float64.add(pair.name)
+        elif self._shared_error(pair, later_rules) is not None:
+            self._far_from_float64.add(pair.name)
             self.facts.suspects.add(pair.name)
-        return rest(pair)
+        return later_rules(pair)
 
-    def _shared(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+    def _shared_error(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
         """Return the verdict on a value that is as far from float64 as its reference; None for any other."""
         reference, exact = pair.reference, pair.exact
         if reference is None or exact is None or not shares_error(pair.tensor, reference, exact):
             return None
-        by_model = rest(pair.supposing(exact, reference))
+        by_model = later_rules(pair.hypothetical(exact, reference))
         if by_model is not None and not by_model.sound:
             return None
         if exact.value.shape == pair.tensor.shape:  # the lowest number of the dtype masks as well as -inf
@@ -54,7 +54,7 @@ class SharedErrors(Rule):
                 return None
         if self.facts.hidden_in(pair.exported_name):  # in fused nodes and folded constants: rounding may decide them
             return None
-        verdict = rest(pair.supposing(exact, None))
+        verdict = later_rules(pair.hypothetical(exact, None))
         if verdict is None or verdict.verdict != "wrong" or verdict.ratio <= UNRELIABLE:
             return None
         return replace(verdict, note=BOTH_WRONG)
@@ -73,9 +73,9 @@ class RoundedOperands(Rule):
         rounding = (node for node in graph.nodes if facts.units.operand(node))
         self._affected = graph.computed_from(name for node in rounding for name in node.outputs)
 
-    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
-        """See `Rule.judge`."""
-        verdict, facts, exact = rest(pair), self.facts, pair.exact
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules; in isolation, the best by any operand that the product may read."""
+        verdict, facts, exact = later_rules(pair), self.facts, pair.exact
         is_allowed = verdict is not None and verdict.verdict in ("rounding", "suspicious")
         if not is_allowed or facts.program.lower_precision or pair.name not in self._affected:
             return verdict
@@ -84,7 +84,9 @@ class RoundedOperands(Rule):
             return verdict
         shift = 0.0 if pair.reference is None else pair.reference.double() - exact.value
         known = [exact, replace(exact, value=exact.value + shift, noisy=exact.noisy + shift), self._rounded(pair)]
-        found = [rest(replace(pair.supposing(item, None), is_rounded=False)) for item in known if item is not None]
+        found = [
+            later_rules(replace(pair.hypothetical(item, None), is_rounded=False)) for item in known if item is not None
+        ]
         return min((item for item in found if item is not None), key=lambda item: item.ratio, default=verdict)
 
     def _rounded(self, pair: Pair) -> Float64Value | None:

@@ -8,8 +8,9 @@ import torch
 from filch.export import Node
 from filch.steal._tf32 import Product
 
+from ..common._dtypes import declared_dtype
 from ..float64._noise import unit_of
-from ..float64._reductions import TF32_UNIT, product_of
+from ..float64._reductions import TF32_UNIT
 from ..float64._values import Float64Values
 from ..metrics._tolerance import operand_unit
 from ._run import JudgedProgram, Run
@@ -46,13 +47,11 @@ class CoarsestUnits:
         self._run, self._program, self._float64, self._replaced = run, program, float64, replaced
         self._rounded_weights = {} if run.lowered is None else run.lowered.units
         self._originals = {} if program.original is None else program.original.producer
-        values = run.graph.values
-        dtypes = {name: getattr(torch, values[name].dtype or "", None) for name in run.graph.constants}
+        dtypes = {name: declared_dtype(run.graph, name) for name in run.graph.constants}
         dtypes |= {name: tensor.dtype for name, tensor in run.inputs.items()}
-        known = {name: dtype for name, dtype in dtypes.items() if isinstance(dtype, torch.dtype)}
-        self.floats = [name for name, dtype in known.items() if unit_of(dtype)]
+        self.floats = [name for name, dtype in dtypes.items() if dtype is not None and unit_of(dtype)]
         leaves = dict.fromkeys((*dtypes, *self._rounded_weights))
-        self._own = {name: self._own_units(name, known.get(name)) for name in leaves}
+        self._own = {name: self._own_units(name, dtypes.get(name)) for name in leaves}
         self._coarsest = dict(self._own)
 
     def add(self, node: Node, name: str, dtype: torch.dtype) -> None:
@@ -83,6 +82,7 @@ class CoarsestUnits:
         return max(found, default=0.0)
 
     def _own_units(self, name: str, dtype: torch.dtype | None) -> Units:
+        """Return the units of a value alone, whatever it is computed from; `dtype` is that in the run."""
         model = self._float64.unit(self._run.exported_name(name))
         if not self._program.lower_precision:
             return Units(model, model, model)
@@ -105,8 +105,9 @@ class CoarsestUnits:
         return Units(max(self._tf32(self._run.compiled.tf32, node), self.operand(node)), 0.0, model)
 
     def _tf32(self, tf32: Collection[Product], node: Node) -> float:
+        """Return the unit of TF32 if a node computes one of the products whose factors are rounded to it; else 0."""
         # A product of weights alone is a constant of the exported graph, which the compiled node has to compute.
-        is_rounded = tf32 and any(product_of(item) in tf32 for item in (node, *self._program.computes(node)))
+        is_rounded = tf32 and any(item.operator.product in tf32 for item in (node, *self._program.computes(node)))
         return TF32_UNIT if is_rounded else 0.0
 
     def _of_original(self, node: Node) -> float:
@@ -116,4 +117,5 @@ class CoarsestUnits:
 
 
 def _coarsest(*units: Units) -> Units:
+    """Return the largest of each of the three units."""
     return Units(*map(max, zip(*units, strict=True)))

@@ -6,6 +6,7 @@ import torch
 
 from filch.export import Graph, Node
 
+from ..common._dtypes import declared_dtype
 from ._tolerance import Tolerance, default_tolerance, quantized_tolerance
 
 
@@ -35,12 +36,12 @@ class Limits:
         self.lower_precision = lower_precision
         self._tolerances: dict[str, Tolerance] = {}
         for name in (*graph.inputs, *graph.constants) if lower_precision and tolerance is None else ():
-            dtype = _dtype(graph, name)
+            dtype = declared_dtype(graph, name)
             if dtype is not None and dtype.is_floating_point:
                 self._tolerances[name] = default_tolerance(dtype)
         for node in graph.nodes if tolerance is None else ():
             for name in node.outputs:
-                self._set(node, name, _dtype(graph, name))
+                self._set(node, name, declared_dtype(graph, name))
 
     def of(self, name: str, dtype: torch.dtype | None) -> float | Tolerance | None:
         """Return the tolerance of a value.
@@ -53,7 +54,7 @@ class Limits:
             return self._user_tolerance
         node = self._graph.producer.get(name)
         if node is not None and (self._graph.values[name].dtype is None or self.lower_precision):
-            self._set(node, name, dtype or _dtype(self._graph, name))
+            self._set(node, name, dtype or declared_dtype(self._graph, name))
         return self._tolerances.get(name)
 
     def _set(self, node: Node, name: str, dtype: torch.dtype | None) -> None:
@@ -67,9 +68,3 @@ class Limits:
             tolerances.append(default_tolerance(dtype))
         if tolerances and (quantized is not None or dtype is None or dtype.is_floating_point):
             self._tolerances[name] = max(tolerances, key=lambda item: (item.harmonic, item.scale))
-
-
-def _dtype(graph: Graph, name: str) -> torch.dtype | None:
-    """Return the dtype of a value; None if it is not known."""
-    value = graph.values.get(name)
-    return getattr(torch, value.dtype, None) if value is not None and value.dtype else None

@@ -85,6 +85,7 @@ class DecompositionReplay:
         return {name: tensor for name, tensor in values.items() if name in matching}
 
     def _compile(self, group: DecompositionGroup) -> Compiled | None:
+        """Compile the nodes of a group as a program of their own; None if the backend can't."""
         model = self._cutter.cut(group.nodes, group.inside)
         try:
             return self._backend.compile(Program(model), optimize=False)
@@ -133,6 +134,14 @@ def _groups(
 def _group(
     graph: Graph, nodes: Mapping[str, Node], inside: Collection[str], outside: frozenset[str]
 ) -> DecompositionGroup:
+    """Return some decompositions as one group.
+
+    Args:
+        graph: the graph.
+        nodes: their nodes, by name.
+        inside: the names of all values that eager PyTorch does not have.
+        outside: the names of the inputs and constants of the graph.
+    """
     ordered = tuple(sorted(nodes.values(), key=lambda node: graph.node_indices[node.name]))
     computed = frozenset(name for node in ordered for name in node.outputs if name in inside)
     used_names = {name for node in ordered for name in (*node.reads, *node.outputs) if name}
@@ -145,20 +154,20 @@ def _decompositions(graph: Graph, inside: Collection[str], constant: frozenset[s
     Values computed from constants alone connect nothing, because optimizers share one constant between all layers. They
     belong to each decomposition that reads them, or form their own if none does.
     """
-    connected: Any = UnionFind()  # of the places of nodes and the names of values
+    connected: Any = UnionFind()  # of the indices of nodes and the names of values
     read: set[str] = set()
-    for place, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         if not constant.isdisjoint(node.outputs):
             continue
         names = [name for name in (*node.reads, *node.outputs) if name in inside]
         read.update(constant.intersection(names))
         if names:
-            connected.union(place, *(name for name in names if name not in constant))
-    parts = [sorted(item for item in part if isinstance(item, int)) for part in connected.to_sets()]
+            connected.union(index, *(name for name in names if name not in constant))
+    groups = [sorted(item for item in group if isinstance(item, int)) for group in connected.to_sets()]
     used = graph.cone(read, ())
     alone = {graph.producer[name].name for name in constant}.difference(node.name for node in used)
-    parts += [[graph.node_indices[name]] for name in alone]
-    return [[graph.nodes[place] for place in part] for part in sorted(parts, key=lambda part: part[-1])]
+    groups += [[graph.node_indices[name]] for name in alone]
+    return [[graph.nodes[index] for index in group] for group in sorted(groups, key=lambda group: group[-1])]
 
 
 def _with_constants(
@@ -192,6 +201,7 @@ def _matching_values(
     matching: dict[str, bool] = {}  # by node name: whether all paths from the node do
 
     def matches(name: str) -> bool:
+        """Return whether a value leads to eager values that match, or is itself one."""
         if name in group.inside:
             return all(matching[user.name] for user in users.get(name, ()))
         # An eager value that is also an input of the group is computed under its name plus `AGAIN`.

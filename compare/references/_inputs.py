@@ -10,6 +10,7 @@ from filch.export import Graph, Program, Value
 from filch.steal import Call, Records, Skipped, describe, missing_tensors
 from filch.steal.values._arguments import argument_tensors, named_arguments
 
+from ..common._dtypes import declared_dtype
 from ..common._errors import CompareError
 from ..metrics._repeated import repetition_problem
 from ..metrics._tolerance import is_coarser
@@ -87,10 +88,12 @@ def captured_calls(reference: Records, program: Program) -> CapturedCalls:
 
 
 def _source(reference: Records) -> str:
+    """Return what records are called in messages."""
     return "the capture" if reference.source == "memory" else f"the dump {reference.source!r}"
 
 
 def _class_name(type_name: str) -> str:
+    """Return the name of a class that is written as `module:class`."""
     return type_name.rpartition(":")[2] or type_name
 
 
@@ -213,5 +216,6 @@ def cast_notes(graph: Graph, inputs: Mapping[str, torch.Tensor]) -> list[str]:
 
 
 def _cast_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.dtype:
-    declared = getattr(torch, (graph.values[name].dtype if name in graph.values else None) or "", None)
-    return declared if isinstance(declared, torch.dtype) and is_coarser(declared, tensor.dtype) else tensor.dtype
+    """Return the dtype to which a graph rounds an input: the one that it declares if that is coarser, else its own."""
+    declared = declared_dtype(graph, name)
+    return declared if declared is not None and is_coarser(declared, tensor.dtype) else tensor.dtype

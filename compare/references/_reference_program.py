@@ -9,6 +9,7 @@ from filch.export import Graph, Program
 from filch.export.backends import Backend, Compiled
 
 from ..common._complex import complex_as_real
+from ..common._dtypes import torch_dtype
 from ..pairing._paired_value import Pairs
 from ..runs._onnx_original import OnnxOriginal
 from ._renamed import renamed_model
@@ -80,7 +81,7 @@ class ReferenceProgram(OnnxOriginal):
 
     @cached_property
     def types(self) -> Mapping[str, torch.dtype]:
-        """See `Original.types`: those of the values of the first call, as the graph may not declare them."""
-        declared = {name: getattr(torch, value.dtype or "", None) for name, value in self.graph.values.items()}
-        known = {name: dtype for name, dtype in declared.items() if isinstance(dtype, torch.dtype)}
+        """The dtypes of the values by name: those of the first call, as the graph may not declare them."""
+        declared = {name: torch_dtype(value.dtype) for name, value in self.graph.values.items()}
+        known = {name: dtype for name, dtype in declared.items() if dtype is not None}
         return known | {name: reference.tensor.dtype for name, reference in self.references(0).items()}

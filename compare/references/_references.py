@@ -82,9 +82,10 @@ class References:
             sizes = value_sizes(original.graph, call.inputs)
             wanted_inside = self._wanted - self._transposed_weights.keys()
             self._decompositions = DecompositionReplay(original, wanted_inside, sizes, self._buffer)
-        transposed = self._transposed_weights
-        replay = original, self._decompositions, call.inputs, captured, transposed, wanted, self._buffer
-        return EagerReplay(known, *replay, self._note)
+        decompositions, transposed = self._decompositions, self._transposed_weights
+        return EagerReplay(
+            known, original, decompositions, call.inputs, captured, transposed, wanted, self._buffer, self._note
+        )
 
     def _is_reference(self, original: Original, captured: Mapping[str, torch.Tensor]) -> bool:
         """Return whether the exported program can run, with at least the precision of the capture."""
@@ -140,6 +141,7 @@ class References:
         }
 
     def _note(self, text: str) -> None:
+        """Add a remark for the reader of the report, once."""
         if text not in self.notes:
             self.notes.append(text)
 

@@ -43,7 +43,7 @@ class RenamedOriginal(Original):
         self.inferred, self.notes, self.same_weights = inferred, notes, pairs.same_weights
 
     def changed(self, change: Callable[[ir.Model], ir.Model]) -> Original:  # noqa: ARG002  it was made for the program
-        """See `Original.changed`: itself."""
+        """Return the program itself: it has the names of the values of the program to judge, before any change."""
         return self
 
 
@@ -153,6 +153,7 @@ def _replace_split(graph: ir.Graph, node: ir.Node, taken: Collection[str]) -> No
 
 
 def _constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return the numbers of a value that is a constant; None of any other value."""
     tensor = None if value is None else ir.convenience.get_const_tensor(value)
     return None if tensor is None else tensor.numpy()
 

@@ -72,6 +72,7 @@ class Rerun:
             self._repeat()
 
     def _repeat(self) -> None:
+        """Run the model once more, as in the first run."""
         if self._run is None:
             raise CompareError("the run has not ended")
         self._run()

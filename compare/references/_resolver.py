@@ -59,6 +59,7 @@ class ReferenceResolver:
         """Declare that the reference of a value will not be requested again."""
 
     def _compute(self, name: str) -> Reference | None:  # noqa: ARG002  subclasses use it
+        """Return a reference that was not known before; None if it can't be computed."""
         return None
 
 
@@ -93,32 +94,33 @@ class EagerReplay(ReferenceResolver):
         note: Callable[[str], None],
     ) -> None:
         super().__init__(known)
-        self._places = {name: place for place, name in enumerate(original.names)}
+        self._positions = {name: position for position, name in enumerate(original.names)}
         self._decompositions = decompositions
         self._pending = {group for name in wanted if (group := decompositions.group_of(name)) is not None}
         uses = Counter(need for group in self._pending for need in group.needs)
         self._walk = original.walk(inputs, known=captured, wanted={*wanted, *uses})
-        self._last_place = -1
+        self._last_position = -1
         self._inputs, self._transposed = inputs, transposed
         self._cache = ValueCache[Reference](uses, wanted, buffer=buffer)
         self._note = note
 
     @property
     def fully_cached(self) -> bool:
-        """See `ReferenceResolver.fully_cached`."""
+        """Whether all references are still available."""
         return self._cache.fully_cached
 
     def release(self, name: str) -> None:
-        """See `ReferenceResolver.release`."""
+        """Declare that the reference of a value will not be requested again."""
         self._cache.release(name)
 
     def _compute(self, name: str) -> Reference | None:
+        """Return a value that eager PyTorch, a decomposition or the order of a weight's dimensions gives."""
         if name in self._transposed:
             tensor = self._transposed[name]()
             return None if tensor is None else Reference(tensor, "derived")
         try:
-            if name in self._places:
-                self._advance(self._places[name])
+            if name in self._positions:
+                self._advance(self._positions[name])
             elif (group := self._decompositions.group_of(name)) is not None and group in self._pending:
                 self._run_decompositions(group)
         except ExportError as error:
@@ -127,20 +129,20 @@ class EagerReplay(ReferenceResolver):
             self._cache = ValueCache[Reference]({}, buffer=math.inf)
         return self._cache.values.get(name)
 
-    def _advance(self, place: int) -> None:
+    def _advance(self, position: int) -> None:
         """Run the exported program up to the value with this index in its order, and store each value on the way."""
-        while self._last_place < place:
+        while self._last_position < position:
             name, value = next(self._walk, ("", None))
             if value is None:
-                self._last_place = len(self._places)
+                self._last_position = len(self._positions)
                 return
-            self._last_place = self._places[name]
+            self._last_position = self._positions[name]
             self._store(name, complex_as_real(value), "eager")
 
     def _run_decompositions(self, group: DecompositionGroup) -> None:
         """Compute the values of a group of decompositions, after the eager values that it needs."""
         self._pending.discard(group)
-        self._advance(max((self._places[need] for need in group.needs if need in self._places), default=-1))
+        self._advance(max((self._positions[need] for need in group.needs if need in self._positions), default=-1))
         cached = self._cache.values
         eager = {need: cached[need].tensor for need in group.needs if need in cached}
         for name, tensor in self._decompositions.run(group, {**self._inputs, **eager}).items():
@@ -149,4 +151,5 @@ class EagerReplay(ReferenceResolver):
         self._cache.consume(group.needs)
 
     def _store(self, name: str, tensor: torch.Tensor, evidence: str) -> None:
+        """Keep a reference until its last use."""
         self._cache.put(name, Reference(tensor, evidence), tensor.nbytes)

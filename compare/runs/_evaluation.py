@@ -3,12 +3,13 @@
 import functools
 import math
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+import networkx as nx
 import torch
 from torch import fx
 
@@ -174,7 +175,7 @@ class ProgramRun(Float64Values):
         return replace(values, cache=ValueCache(uses, wanted, buffer=buffer))
 
     def get(self, name: str) -> Float64Value | None:
-        """See `Float64Values.get`."""
+        """Return the float64 value of a value, without and with noise; None if there is none, as for a sequence."""
         try:
             both = None if name in self._options.unknown else self.computed(name)
         except ExportError as error:
@@ -185,7 +186,10 @@ class ProgramRun(Float64Values):
         return Float64Value(both[0], both[1], self._unit_or_default(name))
 
     def get_with_changed_decisions(self, name: str) -> Float64Value | None:
-        """See `Float64Values.get_with_changed_decisions`: a further run, which begins with the first request."""
+        """Return a value whose noisy value is computed from the decisions that noise changed; None if there are none.
+
+        It is computed by a further run, which begins with the first request.
+        """
         if not self.changed_decisions:
             return None
         if self._with_changed_decisions is None:
@@ -193,42 +197,37 @@ class ProgramRun(Float64Values):
         return self._with_changed_decisions.get(name)
 
     def with_decisions(self, decisions: Mapping[str, torch.Tensor]) -> "ProgramRun":
-        """See `Float64Values.with_decisions`: a further run, which begins with the first request.
+        """Return a further run of the same call in which later values are computed from other decisions, by name.
 
-        Where nothing is kept, they are known values, and what is computed from them is not known any more.
+        If any value may be requested in any order, decisions are known values, and what is computed from them is not
+        known any more.
         """
         if self._options.wanted is not None:
             return self._again(forced=lambda name, value: self._decided(name, value, decisions.get(name)))
-        following, users = {*decisions}, defaultdict[str, list[str]](list)
-        for user, reads in self._original.reads.items():
-            for read in reads:
-                users[read].append(user)
-        pending = [*decisions]
-        while pending:
-            found = {*users[pending.pop()]} - following
-            following |= found
-            pending += found
+        reads = nx.DiGraph((read, name) for name, reads in self._original.reads.items() for read in reads)
+        following = {*decisions}.union(*(nx.descendants(reads, name) for name in decisions if name in reads))
         known = self._options.known
         return self._again(known=lambda name: decisions.get(name) if name in following else known(name))
 
     def _again(self, **changes: Any) -> "ProgramRun":
+        """Return a run of the same call with some other options, for the values that are still wanted."""
         wanted = None if self._options.wanted is None else {*self._wanted}
         return ProgramRun(self._program, self._inputs, replace(self._options, wanted=wanted, **changes))
 
     def unit(self, name: str) -> float:
-        """See `Float64Values.unit`."""
+        """Return half a unit in the last place of a value in the model's dtype, relative; 0 if it has none."""
         return self._program.units.get(name, 0.0)
 
     def is_inner(self, name: str) -> bool:
-        """See `Float64Values.is_inner`."""
+        """Return whether a value is within an operation of the model, which does not return it."""
         return bool(self._program.eager_names) and name not in self._program.eager_names
 
     def reads(self, name: str) -> Sequence[str]:
-        """See `Float64Values.reads`."""
+        """Return the names of what a value is computed from."""
         return self._original.reads.get(name, ())
 
     def release(self, name: str) -> None:
-        """See `Float64Values.release`."""
+        """Declare that a value will not be requested again."""
         if self._values is None:
             return
         self._values.cache.release(name)
@@ -281,9 +280,11 @@ class ProgramRun(Float64Values):
         return operation
 
     def _reads_inner(self, node: Node, values: _ProgramValues) -> bool:
+        """Return whether a node reads a known value within an operation of the model (see `is_inner`)."""
         return any(self.is_inner(name) and values.known(name) is not None for name in node.reads)
 
     def _is_known(self, node: fx.Node | Node, name: str, values: _ProgramValues) -> bool:
+        """Return whether a value that a node reads need not be computed any more."""
         return name in values.cache.values or self._known(node, name, values) is not None
 
     def _known(self, node: fx.Node | Node, name: str, values: _ProgramValues) -> torch.Tensor | None:
@@ -375,6 +376,7 @@ class ProgramRun(Float64Values):
         return decided(value, other, self._unit_or_default(name)) if is_comparable else value
 
     def _unit_or_default(self, name: str) -> float:
+        """Return half a unit in the last place of a value, relative; that of float32 if it has none."""
         return self._program.units.get(name, _FLOAT32_UNIT)
 
 

@@ -195,6 +195,7 @@ def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     """
 
     def noisy() -> Tensors:
+        """Return the values and outputs of another run, with noise; see `Execution.noisy`."""
         run = _run_in(Float64Mode("exact", "noisy"), model, args, kwargs, "noisy")
         return {**run.values, **run.output_tensors}
 
@@ -203,11 +204,7 @@ def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _run_in(
-    mode: Float64Mode | None,
-    model: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    way: Way = "exact",
+    mode: Float64Mode | None, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], way: Way = "exact"
 ) -> Execution:
     """Run a model in a mode, and record its operations with the values that are computed in one way."""
     values: dict[str, torch.Tensor] = {}
@@ -218,6 +215,7 @@ def _run_in(
     offsets: dict[str, int] = {}
 
     def visit(name: str, tensor: torch.Tensor) -> None:
+        """Keep an input, constant or result of an operation; of a view of a weight, only where it begins."""
         if name in weights:
             return
         if is_dense(tensor) and tensor.untyped_storage().data_ptr() in storages:
@@ -232,6 +230,7 @@ def _run_in(
     outputs: list[Output] = []
 
     def leave(result: RunResult, tensor: torch.Tensor) -> None:
+        """Keep what the call returns or has changed."""
         own = complex_as_real(_dense(tensor.detach())).clone()
         value = own if mode is None else in_float64(_dense(mode.value(tensor, way)))
         outputs.append(Output(result, value, own, "" if mode is None else mode.problem))
@@ -272,6 +271,7 @@ def in_finest_shapes(graph: Graph, values: Tensors) -> dict[str, torch.Tensor]:
 
 
 def _dimensions(shape: Sequence[int]) -> int:
+    """Return the number of dimensions of more than one element."""
     return sum(size > 1 for size in shape)
 
 
@@ -285,11 +285,11 @@ class _Replay:
         self._last_reads = {handle: index for index, call in enumerate(recorded.calls) for handle in call.reads}
 
     def with_numbers(self, numbers: Tensors) -> Replay:
-        """See `Replay`."""
+        """Return the same with numbers in place of values and weights, in each run."""
         return _Replay(self._recorded, self._values, self._weights, {**self._numbers, **numbers})
 
     def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
-        """See `Replay`."""
+        """Return the wanted values, computed from forced ones (see `Replay.__call__`)."""
         forced = {**self._numbers, **forced}
         sources = (*self._recorded.graph.inputs, *self._recorded.graph.constants)
         values = {name: self._values[name] for name in sources if name in wanted and name in self._values}
@@ -351,6 +351,7 @@ class _Replay:
         return frozenset(found)
 
     def _source(self, name: str, *, copied: bool) -> torch.Tensor | None:
+        """Return an input, constant or weight as calls read it, as a copy if they write to it; None if not known."""
         value = self._recorded.graph.values.get(name)
         known = self._values if name not in self._weights else self._numbers if name in self._numbers else self._weights
         if (tensor := known.get(name)) is None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -190,7 +190,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """See `TorchDispatchMode`."""
+        """Run one operation, and compute in float64 what it has computed or written."""
         if func is torch.ops.aten.native_batch_norm.default and args[0].dtype == torch.float32:
             with self:  # the rounding of its sums, which it hides, shifts all results of a channel alike
                 return native_batch_norm(*args, **(kwargs or {}))
@@ -206,7 +206,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = _tensors(result)
         if not all(map(is_dense, (*results, *call.written))):
             self.problem = self.problem or f"{call.func} in float64: it computes a sparse tensor"
-        elif not call.returns_views and (reads_float64 or any(map(_is_float, results))):
+        elif not _returns_views(func) and (reads_float64 or any(map(_is_float, results))):
             self._follow(call, results)
         return result
 
@@ -217,7 +217,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         read = [shadow for item in call.read if (shadow := self._shadow(item)) is not None]
         if call.copies and new and read and read[0].is_leaf and unit_of(new[0].dtype) <= read[0].pending:
-            self._add(new[0], [self._read(call.read[0], 0)], pending=unit_of(new[0].dtype))
+            self._add(new[0], [self._read(call.read[0], 0).clone()], pending=unit_of(new[0].dtype))
             return
         for shadow in read:
             self._add_noise(shadow)
@@ -225,12 +225,14 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for shadow in written:
             shadow.separate(len(self._ways))
         computed = [self._computed(call, results, way) for way in range(len(self._ways))]
+        taken = {flat.data_ptr() for shadow in read for flat in shadow.flats}  # an operation may return what it reads
         unit = max((shadow.unit for shadow in read), default=0.0)
         affected = any(shadow.affected for shadow in read)
         for item, *values in zip(results, *computed, strict=True):
             if values[0] is not None and any(item is other for other in new):
                 known = [item if value is None else value for value in values]
-                self._add(item, known, unit=max(unit, unit_of(item.dtype)), pending=call.rounding(item, values[0]))
+                rounding = call.rounding(item, values[0])
+                self._add(item, known, taken, unit=max(unit, unit_of(item.dtype)), pending=rounding)
         for item in call.written:
             if (shadow := self._shadow(item)) is not None:
                 shadow.pending = call.rounding(item, shadow.view(item, 0))
@@ -311,6 +313,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result.add_(typical.mul_(noise).reshape(result.shape))
 
     def _read(self, tensor: torch.Tensor, way: int) -> torch.Tensor:
+        """Return the float64 counterpart of a tensor in one way to compute; the tensor itself if it has none."""
         shadow = self._shadow(tensor)
         value: torch.Tensor = tensor if is_dense(tensor) else in_float64(tensor)
         return value if shadow is None else shadow.view(tensor, way)
@@ -321,33 +324,32 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return shadow if shadow is not None and shadow.fits(tensor) else None
 
     def _add(
-        self, tensor: torch.Tensor, values: Sequence[torch.Tensor], *, unit: float = 0.0, pending: float = 0.0
+        self,
+        tensor: torch.Tensor,
+        values: Sequence[torch.Tensor],
+        taken: Collection[int] = (),
+        *,
+        unit: float = 0.0,
+        pending: float = 0.0,
     ) -> None:
         """Add the float64 counterpart of a tensor's storage.
 
         Args:
             tensor: the tensor.
             values: its float64 value in each way to compute, or one for all.
+            taken: the addresses of the storages of float64 counterparts that a value may share.
             unit: the coarsest unit of what it is computed from.
             pending: see `_Shadow`.
         """
-        real = _real_dtype(tensor)
-        count = tensor.untyped_storage().nbytes() // real.itemsize
-        dtype = torch.float64 if real.is_floating_point else real
-        flats = [torch.zeros(count, dtype=dtype, device=tensor.device) for _ in values]
-        shadow = _Shadow(flats, real, unit, pending)
-        for way, value in enumerate(values):
-            shadow.view(tensor, way).copy_(value)
-        self._shadows[tensor.untyped_storage()] = shadow
+        flats = [_in_storage(value, tensor, taken) for value in values]
+        self._shadows[tensor.untyped_storage()] = _Shadow(flats, _real_dtype(tensor), unit, pending)
 
     def _add_leaf(self, tensor: torch.Tensor) -> None:
         """Add the float64 counterpart of a storage that the run has not computed; other tensors may share it."""
         real = _real_dtype(tensor)
-        storage = tensor.untyped_storage()
-        count = storage.nbytes() // real.itemsize
-        whole = torch.empty(0, dtype=real, device=tensor.device).set_(storage, 0, (count,), (1,))
+        whole = _whole(tensor.untyped_storage(), real)
         copied = torch.empty_like(whole, dtype=float64_dtype(real)).copy_(whole)
-        self._shadows[storage] = _Shadow([copied], real, pending=unit_of(real))
+        self._shadows[tensor.untyped_storage()] = _Shadow([copied], real, pending=unit_of(real))
 
     def _add_noise(self, shadow: _Shadow) -> None:
         """Add the pending noise."""
@@ -357,8 +359,36 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 shadow.noise, shadow.seed = shadow.pending, self._patterns
             else:
                 noisy = shadow.flats[self._ways.index("noisy")]
-                noisy.copy_(with_noise(noisy, shadow.pending, seed=self._patterns))
+                with_noise(noisy, shadow.pending, seed=self._patterns, out=noisy)
         shadow.unit, shadow.pending = max(shadow.unit, shadow.pending), 0.0
+
+
+def _in_storage(value: torch.Tensor, like: torch.Tensor, taken: Collection[int]) -> torch.Tensor:
+    """Return the float64 counterpart of a whole storage, in which a value has the places of the tensor `like`.
+
+    It is the memory of the value itself where that has the same layout, as there may be no room for a copy of both.
+    """
+    real, storage = _real_dtype(like), value.untyped_storage()
+    wide = float64_dtype(real)
+    size = _whole(like.untyped_storage(), real).numel() * wide.itemsize
+    is_converted = like.dtype != float64_dtype(like.dtype) == value.dtype  # else it may be a tensor of the code itself
+    has_layout = _layout(value) == _layout(like) and storage.nbytes() == size
+    if is_converted and has_layout and storage.data_ptr() not in taken:
+        return _whole(storage, wide)
+    flat = torch.zeros(size // wide.itemsize, dtype=wide, device=like.device)
+    _Shadow([flat], real).view(like, 0).copy_(value)
+    return flat
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return how a tensor views its storage."""
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg()
+
+
+def _whole(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
+    """Return all numbers of a storage."""
+    whole = torch.empty(0, dtype=dtype, device=storage.device)
+    return whole.set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
 
 
 def _keeps_decision(shadow: _Shadow, item: torch.Tensor) -> bool:
@@ -392,11 +422,6 @@ class _ModeCall:
         self.read = _tensors((*args, *kwargs.values()))
         self.written = _tensors(written_arguments(func, args, kwargs))
         self.is_random = draws_random(func, args, kwargs)
-
-    @property
-    def returns_views(self) -> bool:
-        """Whether it computes nothing: it returns views of its arguments, or changes how they view their storage."""
-        return _returns_views(self.func)
 
     @property
     def copies(self) -> bool:
@@ -438,11 +463,13 @@ class _ModeCall:
 
 @lru_cache(maxsize=4096)  # torch makes new objects each time that a schema is read
 def _operator(func: Any) -> Operator:
+    """Return what is known of an overload of an ATen operator."""
     return operator_of(f"aten.{func._opname}.{func._overloadname}")  # noqa: SLF001  it has no other access
 
 
 @lru_cache(maxsize=4096)  # as above
 def _returns_views(func: Any) -> bool:
+    """Return whether an operator computes nothing: it returns views, or changes how arguments view their storage."""
     returns = [item.alias_info for item in func._schema.returns]  # noqa: SLF001  as above
     is_view = bool(returns) and all(info is not None and not info.is_write for info in returns)
     return is_view or torch.Tag.inplace_view in func.tags
@@ -460,17 +487,20 @@ def native_kernels() -> Iterator[None]:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested lists, tuples and dictionaries."""
     return [item for item in leaves_of(values) if isinstance(item, torch.Tensor)]
 
 
 def _is_float(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has floating-point or complex numbers."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
-    # The zero gradients of forward-mode AD have none, and within a mode torch reads it all the same.
+    """Return a tensor with memory: zero gradients of forward-mode AD have none, and torch reads it within a mode."""
     return torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor  # noqa: SLF001  it has no other access
 
 
 def _real_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """Return the dtype of a tensor, or of the real and imaginary parts of a complex one."""
     return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype

@@ -29,7 +29,7 @@ class OnnxOriginal(Original):
 
     @property
     def program(self) -> ExportedProgram:
-        """See `Original.program`.
+        """The exported PyTorch program, which there is none of.
 
         Raises:
             ExportError: always.
@@ -38,7 +38,7 @@ class OnnxOriginal(Original):
 
     @property
     def nodes(self) -> Sequence[fx.Node]:
-        """See `Original.nodes`: none."""
+        """The operations of the PyTorch program: none."""
         return ()
 
     @property
@@ -48,18 +48,19 @@ class OnnxOriginal(Original):
 
     @cached_property
     def types(self) -> Mapping[str, torch.dtype]:
-        """See `Original.types`."""
+        """The dtypes of the values by name: those that the graph declares, and the given ones."""
         return {**super().types, **self._dtypes}
 
     @cached_property
     def unpredictable(self) -> Unpredictable:
-        """See `Original.unpredictable`."""
+        """The values that may differ between two runs."""
         return Program(self._model).unpredictable
 
     def changed(self, change: Callable[[ir.Model], ir.Model]) -> Original:  # noqa: ARG002  it was made for the program
-        """See `Original.changed`: itself."""
+        """Return the program itself: a change of the program to judge does not concern the reference."""
         return self
 
     @staticmethod
     def _load_nothing() -> tuple[ExportedProgram, ir.Model]:
+        """Raise the error of a reference that is needed as a PyTorch program."""
         raise ExportError("the reference is an ONNX program: backends that run PyTorch programs can't be used with it")

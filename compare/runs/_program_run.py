@@ -11,6 +11,7 @@ from filch.export import Graph, Node, Program, Value
 from filch.export.operators._in_float64 import in_float64
 from filch.export.tracing._replayable import ModuleOutput, RunResult
 
+from ..common._dtypes import declared_dtype
 from ..common._errors import CompareError
 from ..float64._noise import unit_of
 from ._evaluation import Float64Evaluator, ProgramRun, RunOptions
@@ -124,7 +125,7 @@ class _WeightViews:
                 self.names.update(node.outputs)
 
     def observe(self, node: Node, reads: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-        """See `RunOptions`."""
+        """Record the shape and place of what a node has moved from a weight; see `RunOptions.observe`."""
         moved = moved_value(node)
         if moved is None or self.names.isdisjoint(node.outputs):
             return
@@ -137,11 +138,19 @@ class _WeightViews:
 
 
 def _results(names: Sequence[str]) -> Iterator[RunResult]:
+    """Yield the outputs of a graph as results of a call, with their names as paths unless there is only one."""
     for name in names:
         yield RunResult("returned", "" if len(names) == 1 else name, name)
 
 
 def _outputs(source: ProgramSource, results: Iterable[RunResult], values: Mapping[str, Any]) -> Iterator[Output]:
+    """Yield the outputs of a program, of a sequence its length and each element.
+
+    Args:
+        source: the program.
+        results: its outputs.
+        values: its values by name.
+    """
     for result in results:
         value = in_float64(values.get(result.value))
         if isinstance(value, torch.Tensor):
@@ -185,18 +194,20 @@ class _ProgramReplay:
     numbers: Tensors = field(default_factory=dict)
 
     def with_numbers(self, numbers: Tensors) -> Replay:
-        """See `Replay`."""
+        """Return the same with numbers in place of values, in each run."""
         return replace(self, numbers={**self.numbers, **numbers})
 
     def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
-        """See `Replay`."""
+        """Return the wanted values, computed from forced ones (see `Replay.__call__`)."""
         graph, numbers = self.program.original.graph, {**self.numbers, **forced}
         changed = graph.computed_from(numbers)
 
         def known(name: str) -> Any:
+            """Return a value that is not computed from other numbers, in place of computing it."""
             return None if name in changed else self.values.get(name)
 
         def force(name: str, value: Any) -> Any:
+            """Return the number that takes the place of a computed value, if there is one of its size."""
             number = numbers.get(name)
             if number is None or not isinstance(value, torch.Tensor) or number.numel() != value.numel():
                 return value
@@ -236,8 +247,9 @@ def _units(graph: Graph) -> dict[str, float]:
 
 
 def _unit(graph: Graph, name: str) -> float:
-    dtype = getattr(torch, (graph.values[name].dtype if name in graph.values else None) or "", None)
-    return unit_of(dtype) if isinstance(dtype, torch.dtype) else 0.0
+    """Return half a unit in the last place of the dtype that a graph declares for a value; 0 if it has none."""
+    dtype = declared_dtype(graph, name)
+    return 0.0 if dtype is None else unit_of(dtype)
 
 
 def _module_outputs(program: Program, graph: Graph) -> Iterator[ModuleOutput]:
@@ -254,6 +266,7 @@ def _module_outputs(program: Program, graph: Graph) -> Iterator[ModuleOutput]:
 
 
 def _known_outputs(program: Program) -> Iterator[ModuleOutput]:
+    """Yield the module outputs that a file names."""
     for call in program.module_calls.values():
         path = f"{call.path}@{call.iteration}" if call.iteration else call.path
         for port in call.outputs:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from filch.compare import Report
-from filch.compare.dynamo import _backend, _graph_check
-from filch.compare.dynamo._graph_check import GraphCheck
+from filch.compare.dynamo import _backend
+from filch.compare.dynamo._graph_check import GraphCheck, TorchKernels
 from filch.export.backends import Compiled
 from support.models.hand_made import chain
 from support.models.small import module_of
@@ -212,9 +212,9 @@ def test_the_observers_effect_is_said():
 
 def test_a_second_compilation_that_differs_is_no_effect_on_the_kernels(monkeypatch):
     """The kernels are those that run; a note says that only the operations' table is of another compilation."""
-    kernels = None, Compiled(chain("Relu"), None)
+    kernels = TorchKernels(None, Compiled(chain("Relu"), None))
     monkeypatch.setattr(_backend, "GraphCheck", partial(GraphCheck, kernels=kernels))
-    monkeypatch.setattr(_graph_check, "_compare_kernels", lambda *_: ([], None))
+    monkeypatch.setattr(TorchKernels, "rows", lambda *_: ([], None))
     reports = []
     with torch.no_grad():
         _compiled(Sum().eval(), correctness_report=reports, inner=_rounding_otherwise)(_input())

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from filch.compare.float64._margins import Compared, deciding_node, flips_of, margins_of, nearest_alternative
+from filch.compare.float64._margins import Compared, Margins, deciding_node, flips_of, margins_of, nearest_alternative
 from filch.compare.float64._verdict import Flips
 from filch.export import Node
 
@@ -112,7 +112,7 @@ def test_the_flips_have_the_largest_multiple_of_rounding():
     """A margin of 0 is one of 0 times rounding, also where nothing is rounded."""
     margin, level = torch.tensor([0.0, 0.2, 0.3, 9.0]), torch.tensor([0.0, 0.1, 0.3, 1.0])
     differs = torch.tensor([True, True, True, False])
-    found = flips_of((margin, level), differs)
+    found = flips_of(Margins(margin, level), differs)
     assert (found.count, found.elements) == (3, 4)
     assert found.ratio == pytest.approx(2.0)
     assert str(found) == "3 of 4 differ, margin 2 times rounding (2.0e-01 absolute)"
