@@ -107,24 +107,32 @@ def odd_weights(weights: WeightMap, reference: Tensors) -> Iterator[str]:
         reference: the weights of A.
     """
     known = [match for match in weights.matches if match.parts and not match.others]
-    odd = {}
-    for group in _grouped(known, lambda match: match.shape):
-        made = {match.weight: (_making(match, group), *_way(match, reference)) for match in group}
-        usual, count = Counter(made.values()).most_common(1)[0]
-        for match in group if 2 * count > len(group) else ():
-            if made[match.weight] != usual:
-                odd[match.weight] = f"but in {count} of {len(group)} layers it is made of {usual[0]} ({usual[1]})"
-    for group in _grouped(known, lambda match: (_kinds(match), _shapes(match, reference))):
-        ways = {match.weight: (match.shape, *_way(match, reference)) for match in group}
-        usual_way, count = Counter(ways.values()).most_common(1)[0]
-        for match in group:
-            if ways[match.weight] != usual_way:  # also in half of the layers: one of both ways must be wrong
-                text = f"but in {count} of {len(group)} layers such a weight has the shape {[*usual_way[0]]}"
-                odd.setdefault(match.weight, f"{text} ({usual_way[1]})")
+    odd = {**dict(_of_other_shape(known, reference)), **dict(_of_other_making(known, reference))}
     for match in (match for match in known if match.weight in odd):
         made_of = f"is made of {_sources(match)} ({_arrangement(match, reference)})"
         yield f"the weight {match.weight!r} of B {made_of}, {odd[match.weight]}"
     yield from _of_other_layers([match for match in known if match.weight not in odd])
+
+
+def _of_other_making(known: Sequence[WeightMatch], reference: Tensors) -> Iterator[tuple[str, str]]:
+    """Yield the weights made in another way than most weights of their shape in the same place, and how those are."""
+    for group in _grouped(known, lambda match: match.shape):
+        made = {match.weight: (_making(match, group), *_way(match, reference)) for match in group}
+        usual, count = Counter(made.values()).most_common(1)[0]
+        for name in (name for name, making in made.items() if making != usual and 2 * count > len(group)):
+            yield name, f"but in {count} of {len(group)} layers it is made of {usual[0]} ({usual[1]})"
+
+
+def _of_other_shape(known: Sequence[WeightMatch], reference: Tensors) -> Iterator[tuple[str, str]]:
+    """Yield the weights with another shape than most weights in the same place that are made of such weights of A.
+
+    Also in half of the layers: one of both ways must be wrong.
+    """
+    for group in _grouped(known, lambda match: (_kinds(match), _shapes(match, reference))):
+        ways = {match.weight: (match.shape, *_way(match, reference)) for match in group}
+        usual, count = Counter(ways.values()).most_common(1)[0]
+        text = f"but in {count} of {len(group)} layers such a weight has the shape {[*usual[0]]} ({usual[1]})"
+        yield from ((name, text) for name, way in ways.items() if way != usual)
 
 
 def _sources(match: WeightMatch) -> str:
@@ -163,7 +171,7 @@ def _lone_change(match: WeightMatch, reference: Tensors) -> str:
 
 
 def _grouped(matches: Sequence[WeightMatch], what: Callable[[WeightMatch], object]) -> Iterable[list[WeightMatch]]:
-    """Return the weights in the same place of all layers which are alike in something else."""
+    """Return groups of weights in the same place of all layers for which a function returns the same."""
     groups: dict[tuple[str, object], list[WeightMatch]] = {}
     for match in matches:
         groups.setdefault((place_of(match.weight), what(match)), []).append(match)

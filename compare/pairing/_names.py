@@ -1,4 +1,7 @@
-"""Pair values of the same name."""
+"""Pair values of the same name.
+
+`Pairing` says which values are harmless or settled, and which values of the reference, the sources, are free.
+"""
 
 from ._numbers import SameNumbers
 from ._paired_value import PairedValue

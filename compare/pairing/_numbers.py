@@ -1,4 +1,7 @@
-"""Pair values that have nearly the same numbers."""
+"""Pair values that have nearly the same numbers.
+
+`Pairing` says which values are harmless or settled, and which values of the reference, the sources, are free.
+"""
 
 from collections.abc import Sequence
 from functools import cache, cached_property

@@ -1,4 +1,7 @@
-"""Pair values that the same operator computes from the same values."""
+"""Pair values that the same operator computes from the same values.
+
+`Pairing` says which values are harmless or settled, and which values of the reference, the sources, are free.
+"""
 
 import itertools
 from collections.abc import Hashable, Iterable

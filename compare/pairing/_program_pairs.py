@@ -8,7 +8,8 @@ counts as one with the weight that it stands for.
 
 The values that are left have other numbers in the two programs. Each is either wrong, or not a value of the reference,
 as in a graph of other operators. It is taken for wrong, and paired, only if an output depends on it other than through
-values that were found to be similar, or if its operator, what it reads and its name or attributes are the same.
+values that were found to be similar (else it is harmless), or if its operator, what it reads and its name or attributes
+are the same.
 
 What is computed from a wrong value is similar to nothing. So the nodes of the program run once more, each on the values
 of the reference as far as they are known, and what they compute then is paired likewise.
@@ -188,7 +189,10 @@ def _is_cut_off(pairing: Pairing) -> bool:
 
 
 def _pair_reshaped(pairing: Pairing) -> None:
-    """Pair values of another shape: what a node reshapes, and the result unless it may be a wrong one."""
+    """Pair values of another shape: what a node reshapes with its result, and a harmless result with what it reshapes.
+
+    The former from the last node, the latter from the first one, as several nodes may reshape one after the other.
+    """
     harmless, graph = pairing.harmless, pairing.actual.graph
     nodes = [node for node in graph.nodes if node.operator.movement == "reshape"]
     for node in reversed(nodes):

@@ -1,4 +1,7 @@
-"""Pair values that are computed from the same weight."""
+"""Pair values that are computed from the same weight.
+
+`Pairing` says which values are harmless or settled, and which values of the reference, the sources, are free.
+"""
 
 from collections.abc import Hashable
 
