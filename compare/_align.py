@@ -280,8 +280,8 @@ def _has_only_weights(reference: Source, actual: Source) -> bool:
 def _align_values(reference: Source, actual: Source, given: ValueMap, parts: Parts) -> Alignment:
     """Align the values of two implementations; see `align_sources`.
 
-    A program without inputs gets those of the other implementation. Two programs without inputs get drawn ones, and
-    are also judged as `compare_programs` judges them, unless only parts of the outputs are compared.
+    A program without inputs gets those of the other implementation, or drawn ones if that has none. Two programs on
+    the same inputs are also judged as `compare_programs` judges them, unless only parts of the outputs are compared.
     """
     remarks = []
     if isinstance(reference, ProgramSource) and isinstance(actual, ProgramSource) and actual.inputs is None:
@@ -293,8 +293,9 @@ def _align_values(reference: Source, actual: Source, given: ValueMap, parts: Par
     reference, actual = _with_inputs_of(reference, actual), _with_inputs_of(actual, reference)
     remarks += [*_empty_inputs_of(reference), *_empty_inputs_of(actual)]
     if isinstance(reference, NamedArrays) or isinstance(actual, NamedArrays):
-        return align_arrays(reference, actual, given, parts)
-    result = _align_runs(reference, actual, given, parts)
+        result = align_arrays(reference, actual, given, parts)
+    else:
+        result = _align_runs(reference, actual, given, parts)
     return replace(result, remarks=(*remarks, *result.remarks))
 
 

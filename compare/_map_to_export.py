@@ -166,7 +166,10 @@ def _in_full_accuracy(side: ProgramSide) -> ProgramSide:
 
 
 def _first_names(pairs: Pairs, ends: Ends) -> Mapping[str, str]:
-    """Return the name in the program of each value of the export that it has, other than by its numbers alone."""
+    """Return the name in the program of each value of the export that it has, by name.
+
+    Values that were found by their numbers alone are left out, and those that the program has in another shape.
+    """
     found: dict[str, str] = {}
     for name, pair in pairs.by_value.items():
         if pair.source is not None and pair.evidence != "numbers" and pair.shape is None:

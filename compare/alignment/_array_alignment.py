@@ -175,12 +175,13 @@ def align_arrays(reference: Source, actual: Source, given: ValueMap, parts: Part
     are_unsaved = are_of_b and _are_unsaved(judged, pairs)
     lost = [item for item in judged.judged if item.problem and are_unsaved]
     wrong = [*_wrong_weights(weights, reference_side.execution.weights, actual_side.execution.weights, complete=False)]
-    wrong += _wrong_arrays(left, *("BA" if are_of_b else "AB"))
-    wrong += [] if wrong or lost else judged.problems
+    wrong += _wrong_arrays(left, "B", "A") if are_of_b else _wrong_arrays(left, "A", "B")
+    if not wrong and not lost:  # wrong outputs follow from what is wrong before them; those not saved are gaps
+        wrong += judged.problems
     are_two = isinstance(reference, NamedArrays) and are_of_b
     if are_two and not wrong and pairs.found_in_reference.isdisjoint(arrays.recognizable):
         wrong.append("no array has enough different numbers to be compared")
-    departures = () if left.first is None else (_departure(left.first, left.node),)
+    departures = () if left.first is None else (_departure(left.first, left.node),)  # of B, or what B does not compute
     unsaved = (Gap(output_name(item.reference), "no array of B has its numbers") for item in lost)
     return replace(
         result,
@@ -216,12 +217,13 @@ def _judged_outputs(
         side, value, other = reference_side, output.result, array.result
         if side.levels is None:
             side, value, other = actual_side, array.result, output.result
+        # An output that is an input has the level of that, and others their own.
         key = value.value if value.value in side.execution.graph.inputs else value.key
         numbers = array.tensor.reshape(-1), in_order(layout, output.tensor)
         are_floats = numbers[0].is_floating_point() and numbers[1].is_floating_point() and numbers[0].numel()
         if not are_floats or side.levels is None or not side.levels.are_known(key, other.value):
             return have_equal_numbers(*numbers)
-        is_whole = side is reference_side
+        is_whole = side is reference_side  # the array of B is in A's value; else the value of B in A's array
         return have_same_kinds(*numbers) and side.levels.explain(key, other.value, layout, whole_array=is_whole)
 
     judged = judge_outputs(reference_side.execution, actual_side.execution, equal=equal)

@@ -321,11 +321,11 @@ def _with_one_key_axis(
     def distances(axis: int | None) -> list[float]:
         """Return the mean difference of each step from one call, along an axis up to the end of the step."""
         axes, found = Axes(steps, with_keys(axis), tuple(whole.shape)), []
-        for step, item in enumerate(in_steps[:-1]):
+        for step, item in enumerate(in_steps[:-1]):  # behind the last one are no slots
             expected, own, end = axes.piece(whole, step), item, steps.ends[step]
             if axis is not None:
                 expected, own = (tensor.narrow(axis, 0, end) for tensor in (expected, own))
-            difference = (expected.double() - own.double()).nan_to_num(nan=0.0).abs()
+            difference = (expected.double() - own.double()).nan_to_num(nan=0.0).abs()  # NaN: of equal infinities
             found.append(float(difference.mean()) if difference.numel() else 0.0)
         return found
 

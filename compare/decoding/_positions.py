@@ -252,8 +252,14 @@ def _common_numbers(
 
 
 def _rows_of(value: torch.Tensor, count: int, rows: Sequence[int]) -> list[int] | None:
-    """Return the indices of some rows of a value: all 0 if it is the same for all sequences, None if it has no rows."""
-    if value.dim() > 1 and value.shape[0] == 1:
+    """Return the indices of some rows of a value: all 0 if it is the same for all sequences, None if it has no rows.
+
+    Args:
+        value: a value of a call.
+        count: the number of sequences of the call.
+        rows: the indices of sequences.
+    """
+    if value.dim() > 1 and value.shape[0] == 1:  # a vector of one number has an axis for tokens, or is a scalar
         return [0] * len(rows)
     return list(rows) if value.dim() and value.shape[0] == count else None
 

@@ -80,8 +80,9 @@ def _by_backend(
         return _checked(through, lambda values: through.report(values, settings.tolerance), settings)
     compiled = backend.compile_graph(module, inputs)
     _draw(drawings, module, compiled)
-    lowered = default_tolerance(torch.float16) if settings.use_fp16 else None
-    tolerance = lowered if lowered is not None and settings.tolerance in (None, "default") else settings.tolerance
+    tolerance = settings.tolerance
+    if settings.use_fp16 and tolerance in (None, "default"):  # no tolerance is given
+        tolerance = default_tolerance(torch.float16)
 
     def on_backward(run: BackwardRun) -> None:
         if drawings is not None:

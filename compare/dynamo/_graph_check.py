@@ -345,7 +345,12 @@ def _eager_values(
     It is copied before a later operation changes it in place; what is returned is copied again, at the end (see
     `as_returned`).
 
-    Later nodes read `decisions` in place of those that a node of this name returns.
+    Args:
+        module: the graph.
+        inputs: its inputs.
+        decisions: what the compiled graph has chosen, such as indices, comparisons or rounded numbers, by the names of
+            nodes. Later nodes read it in place of what the node returns here, if it has the same shape and dtype. Of
+            two floating-point dtypes, it is converted: a decision known in float64 is the same number in both.
     """
     values: dict[str, torch.Tensor] = {}
 
@@ -358,8 +363,8 @@ def _eager_values(
             other = (decisions or {}).get(n.name)
             if other is None or other.shape != value.shape:
                 return value
-            is_rounded = other.is_floating_point() and value.is_floating_point()  # float64 has decided, for example
-            return other.to(value.device, value.dtype, copy=True) if is_rounded or other.dtype == value.dtype else value
+            are_floats = other.is_floating_point() and value.is_floating_point()
+            return other.to(value.device, value.dtype, copy=True) if are_floats or other.dtype == value.dtype else value
 
     returned = Recorder(module).run(*inputs)
     for node, value in zip(_results(module), returned, strict=True):

@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
 
 
 def run_spec(spec: CellSpec) -> Cell:
-    """Run a cell in its folder, and return its outcome; every exception is one."""
+    """Run a cell in its folder, and return its outcome; every exception is one, without the labels of its cell."""
     try:
         os.chdir(spec.folder)
         (cell,) = run_here([spec])

@@ -33,7 +33,10 @@ class Lowered:
 
     @cached_property
     def units(self) -> Mapping[str, float]:
-        """The relative rounding unit of each float32 weight or constant, which may be rounded to a coarser dtype."""
+        """The relative rounding unit of each float32 weight or constant.
+
+        A weight that is not the exported one, and has only numbers of bfloat16 or float16, was rounded to that dtype.
+        """
         original = self.program.original
         if original is None:
             return {}
@@ -44,8 +47,8 @@ class Lowered:
             exported = exported_constants.get(name, original.constant(name))
             if weight is not None and exported is not None and weight.dtype == exported.dtype == torch.float32:
                 dtypes = () if torch.equal(weight, exported) else (torch.bfloat16, torch.float16)
-                exact = (dtype for dtype in dtypes if torch.equal(weight, weight.to(dtype).float()))
-                units[name] = torch.finfo(next(exact, torch.float32)).eps / 2
+                exact_in = (dtype for dtype in dtypes if torch.equal(weight, weight.to(dtype).float()))
+                units[name] = torch.finfo(next(exact_in, torch.float32)).eps / 2  # the coarsest of them
         return units
 
     @classmethod

@@ -45,12 +45,14 @@ class CoarsestUnits:
 
     def __init__(self, run: Run, program: JudgedProgram, float64: Float64Values, replaced: Collection[str]) -> None:
         self._run, self._program, self._float64, self._replaced = run, program, float64, replaced
+        # Of a program in lower precision: the units to which weights in float32 were rounded, by name.
         self._rounded_weights = {} if run.lowered is None else run.lowered.units
+        # The nodes of the model's own graph, by the names of the values that they compute.
         self._originals = {} if program.original is None else program.original.producer
         dtypes = {name: declared_dtype(run.graph, name) for name in run.graph.constants}
         dtypes |= {name: tensor.dtype for name, tensor in run.inputs.items()}
         self.floats = [name for name, dtype in dtypes.items() if dtype is not None and unit_of(dtype)]
-        leaves = dict.fromkeys((*dtypes, *self._rounded_weights))
+        leaves = dict.fromkeys((*dtypes, *self._rounded_weights))  # some weights are constants inside of nodes
         self._own = {name: self._own_units(name, dtypes.get(name)) for name in leaves}
         self._coarsest = dict(self._own)
 
@@ -106,7 +108,8 @@ class CoarsestUnits:
 
     def _tf32(self, tf32: Collection[Product], node: Node) -> float:
         """Return the unit of TF32 if a node computes one of the products whose factors are rounded to it; else 0."""
-        # A product of weights alone is a constant of the exported graph, which the compiled node has to compute.
+        # `computes` returns the exported nodes. A product of weights alone is no node there, but a folded constant, so
+        # that the operator of the compiled node counts, too.
         is_rounded = tf32 and any(item.operator.product in tf32 for item in (node, *self._program.computes(node)))
         return TF32_UNIT if is_rounded else 0.0
 

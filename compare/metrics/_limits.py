@@ -44,11 +44,11 @@ class Limits:
                 self._set(node, name, declared_dtype(graph, name))
 
     def of(self, name: str, dtype: torch.dtype | None) -> float | Tolerance | None:
-        """Return the tolerance of a value.
+        """Return the tolerance of a value; None for that of its dtype at run time.
 
         Args:
             name: its name in the exported graph.
-            dtype: its dtype at run time, used if the graph has none or, with `lower_precision`, a finer one.
+            dtype: its dtype at run time, used if the graph has none, and always with `lower_precision`.
         """
         if self._user_tolerance is not None:
             return self._user_tolerance

@@ -153,24 +153,19 @@ def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedWei
     """Yield the biases that linear layers get if the bias of the layer norm before them is folded into them."""
     shifts = {}  # the biases of layer norms, by the results of the norms
     for node in execution.graph.nodes:
-        vectors, matrices = _weights_of(execution, node, 1), _weights_of(execution, node, 2)
+        vectors = _weights_of(execution, node, 1)
         if node.operator.kind == "layer_norm" and len(vectors) == 2:  # gain and bias
             shifts[node.outputs[0]] = vectors[1]
         norms = {execution.roots[read] for read in node.reads} & shifts.keys()
-        if node.operator.kind != "matmul" or len(matrices) != 1 or len(norms) != 1:
+        layer = _layer_of(execution, node)
+        if layer is None or len(norms) != 1:
             continue
-        shift, weight = shifts[norms.pop()], execution.weights[matrices[0]].double()
-        shape = execution.graph.values[node.outputs[0]].shape
-        size = shape[-1] if shape else None
-        for matrix in (weight, weight.T):
-            if matrix.shape == (size, len(execution.weights[shift])):
-                summand = matrix @ execution.weights[shift].double()
-                biases = [name for name in vectors if len(execution.weights[name]) == size]
-                for name in biases:
-                    summand += execution.weights[name].double()
-                label = f"{matrices[0].rpartition('.')[0] or matrices[0]} (summand of the norm before it)"
-                yield label, FoldedWeight(summand, (shift, *biases))
-                break
+        shift = shifts[norms.pop()]
+        if layer.matrix.shape[1] == len(execution.weights[shift]):
+            summands = [layer.matrix.double() @ execution.weights[shift].double()]
+            summands += [execution.weights[bias].double() for bias in layer.biases]
+            label = f"{layer.weight.rpartition('.')[0] or layer.weight} (summand of the norm before it)"
+            yield label, FoldedWeight(torch.stack(summands).sum(0), (shift, *layer.biases))
 
 
 def _weights_of(execution: Execution, node: Node, dims: int) -> list[str]:

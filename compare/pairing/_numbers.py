@@ -96,15 +96,16 @@ class SameNumbers:
     def evidence(self, node: Node, source: str) -> Evidence:
         """Return what shows that a node computes a value of the reference: what it reads, or the numbers alone.
 
-        What it reads does if it only moves the numbers of a source of that, or if the reference computes the value from
-        sources of what the node reads, and from no other input.
+        Values that the node reads have sources in the reference. `"operands"` if the node only moves the numbers of one
+        of them, or if the reference computes `source` from them and from no other input. A source that was itself found
+        by its numbers shows nothing.
         """
         pairs = [self._pairing.pairs[name] for name in node.reads if name in self._pairing.pairs]
         sources = {item for pair in pairs if pair.evidence != "numbers" for item in pair.sources}
         values, graph = self._reference.values, self._reference.graph
         if keeps_order(node) and any(_equal(values.get(item), values[source]) for item in sources):
             return "operands"
-        read = {name for item in graph.cone([source], sources) for name in item.reads}
+        read = {name for item in graph.cone([source], sources) for name in item.reads}  # between them and `source`
         return "operands" if read & sources and read & {*graph.inputs} <= sources else "numbers"
 
     def confirm_by_weight(self) -> None:

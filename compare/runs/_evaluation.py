@@ -402,7 +402,7 @@ def _units_of(original: Original) -> Units:
     """
     types, graph = original.types, original.graph
     readers = {name: [node.outputs[0] for node in graph.consumers.get(name, ())] for name in graph.inputs}
-    readers |= {node.name: [user.name for user in node.users] for node in original.nodes}
+    readers |= {node.name: [user.name for user in node.users] for node in original.nodes}  # inputs, too, have nodes
     casts = {node.name for node in original.nodes if node.target == torch.ops.aten._to_copy.default}  # noqa: SLF001
     casts |= {name for node in graph.nodes if node.operator.movement == "cast" for name in node.outputs}
     readers |= {name: [node.outputs[0] for node in graph.consumers.get(name, ())] for name in graph.constants}
@@ -410,8 +410,8 @@ def _units_of(original: Original) -> Units:
     units = {name: unit for name, dtype in types.items() if (unit := unit_of(dtype))}
     for name in leaves & units.keys():
         if readers.get(name) and casts.issuperset(readers[name]):
-            finest = max(units.get(reader, 0.0) for reader in readers[name])
-            units[name] = min(units[name], finest or units[name])
+            coarsest_cast = max(units.get(reader, 0.0) for reader in readers[name])  # 0: to integers alone
+            units[name] = min(units[name], coarsest_cast or units[name])
     return units
 
 
@@ -431,7 +431,7 @@ def _noise(units: Units, others: Iterable[str] = ()) -> Callable[..., Any]:
     The function takes the name and the value, or a block of a large weight and where it begins (see `Interpreter`).
 
     Args:
-        units: see `_ProgramValues`.
+        units: half a unit in the last place of each value, relative, by name.
         others: names of values; the largest of their units is that of a value that is not in `units`.
     """
     default = max((units[name] for name in others if name in units), default=_FLOAT32_UNIT)

@@ -59,6 +59,7 @@ def _backend(item: pytest.Item) -> str | None:
 def _should_be_collected(name: str, session: pytest.Session, files: set[str]) -> bool:
     """Return whether this run would have collected a test of this name if it existed."""
     config = session.config
+    # --last-failed, tests by their ids, and files that could not be imported: not all tests of a file are collected.
     partial = config.getoption("lf", default=False) or any("::" in argument for argument in config.args)
     if session.testsfailed or partial:
         return False

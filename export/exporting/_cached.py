@@ -83,7 +83,8 @@ class CachedModel:
         if self.slots:
             used_mask = nn.functional.pad(mask, (0, self.slots - mask.shape[1]))
         else:
-            used_mask = mask[:, -(getattr(cache, "kept", past) + queries) :].clone()
+            kept = getattr(cache, "kept", past)  # a cache with windows has a column for each token that it has kept
+            used_mask = mask[:, -(kept + queries) :].clone()
         accepted = inspect.signature(self.model.forward).parameters
         prefix = "" if self.encoded is None else "decoder_"
         given: dict[str, Any] = {
@@ -395,14 +396,14 @@ def stepwise_call(
         for items in zip(*states, strict=True)
     ]
     whole = pytree.tree_unflatten(stacked, structure)
-    arguments = cached.arguments(tokens.reshape(-1, 1), whole, length - 1)
+    arguments = cached.arguments(tokens.reshape(-1, 1), whole, length - 1)  # with mask and positions of the last step
     steps = torch.arange(length, device=tokens.device)
-    if slots:  # the first columns of the mask are used, else the last ones
-        used = (torch.arange(slots, device=tokens.device) <= steps[:, None]).long().repeat(rows, 1)
-    else:
-        used = (steps >= length - 1 - steps[:, None]).long().repeat(rows, 1)[:, -getattr(whole, "kept", length) - 1 :]
-    others = {"attention_mask": used, "position_ids": steps.repeat(rows)[:, None]}
-    return arguments | {name: item for name, item in others.items() if name in arguments}, torch.cat(logits, 1)
+    if slots:  # step i has written the slots 0 to i
+        mask = torch.arange(slots, device=tokens.device) <= steps[:, None]
+    else:  # the keys of step i are on the right, in the last i + 1 columns
+        mask = (steps >= length - 1 - steps[:, None])[:, -getattr(whole, "kept", length) - 1 :]
+    of_steps = {"attention_mask": mask.long().repeat(rows, 1), "position_ids": steps.repeat(rows)[:, None]}
+    return arguments | {name: item for name, item in of_steps.items() if name in arguments}, torch.cat(logits, 1)
 
 
 def _on_the_right(item: torch.Tensor, shape: torch.Size) -> torch.Tensor:

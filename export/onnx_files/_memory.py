@@ -38,6 +38,7 @@ _TEXTS = {"NodeProto.output": 700, "NodeProto.input": 200, "FunctionProto.input"
 _TEXT = 60  # a string, without its characters
 _NUMBER = 110  # a number in a field of its own
 _PACKED = 48  # a number of one byte in a packed list
+_WEIGHT_NUMBER = 8  # a number of a weight, whose list becomes an array
 _ENTRIES = frozenset({"StringStringEntryProto", "OperatorSetIdProto", "Dimension"})
 _WEIGHTS = "TensorProto.raw_data"
 
@@ -187,7 +188,7 @@ def _field(field: FieldDescriptor, cache: dict[str, dict[int, _Field]]) -> _Fiel
         name = f"{holder}.{field.name}"
         text = field.type == FieldDescriptor.TYPE_STRING
         return _Field(0, 0) if name == _WEIGHTS else _Field(_TEXTS.get(name, _TEXT), 1, text=text)
-    return _Field(_NUMBER, 8 if holder == "TensorProto" else _PACKED)
+    return _Field(_NUMBER, _WEIGHT_NUMBER if holder == "TensorProto" else _PACKED)
 
 
 _UNKNOWN = _Field(_TEXT, 1)

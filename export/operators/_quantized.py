@@ -74,12 +74,14 @@ def _dequantize(call: NodeCall, x: Tensor, scale: Tensor, zero: Tensor | None = 
 
 
 def _quantize_to_range(_: NodeCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return numbers as uint8, with their scale and zero point, for the range from the least to the largest and 0."""
     low, high = x.amin().clamp(max=0), x.amax().clamp(min=0)
     if low == high:  # zeros alone: the scale is not defined, and 1 in ONNX Runtime
         high = low + 255
     step = (high.float() - low.float()) / 255
     zero = _float32_steps(-low, step).round().clamp(0, 255)
-    return _rounded_steps(_float32_steps(x, step), zero, _UINT8), (high - low) / 255, zero.to(torch.uint8)
+    scale = (high - low) / 255  # in float64, as a value; `step` only decides the integers, as the runtime does
+    return _rounded_steps(_float32_steps(x, step), zero, _UINT8), scale, zero.to(torch.uint8)
 
 
 def _shifted(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:

@@ -288,7 +288,7 @@ def _encode_other(state: _State, value: Any, path: str, depth: int) -> Spec:
             return leaf
         else:
             tag, steps = children(value) or ("", iter(()))
-            child_list = list(itertools.islice(steps, state.budget + 1))
+            child_list = list(itertools.islice(steps, max(0, state.budget + 1)))
             details = _container_details(value) if tag else {}
     except Exception as error:  # noqa: BLE001  a user's class that can't be read must not end the run
         return skipped(value, f"reading it raised {type(error).__name__}")

@@ -87,4 +87,4 @@ def to_torch(value: ort.OrtValue) -> torch.Tensor:
     """Convert a value to a tensor, which shares its memory."""
     dtype = _torch_dtype(value.element_type())
     raw = dlpack.from_dlpack(value._ortvalue.to_dlpack())  # noqa: SLF001  the public class has no way to these bits
-    return raw if raw.dtype == dtype else raw.view(dtype)
+    return raw if raw.dtype == dtype else raw.view(dtype)  # DLPack has uint8 for a boolean

@@ -93,7 +93,7 @@ class ValueSearch:
         """Compile with these values as outputs, and keep the compilation if it finds one of them."""
         compilation = self._without_missing(model, names, self._compile_with(model, names))
         found = self._plain.layers.ports_of(compilation.layers)
-        new = {name: port for name, port in found.items() if port not in self.ports.values()}
+        new = {name: port for name, port in found.items() if port not in self.ports.values()}  # each port once
         if new.keys() & {*names}:
             self.compilations.append(compilation)
         self.ports.update(new)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers.pytorch_utils import Conv1D
 
 from filch.compare import align
 from filch.compare.pairing._folded import folded_weights
@@ -130,6 +131,18 @@ def test_the_bias_of_a_norm_is_found_in_the_layer_after_it():
     assert found.missing == ()
     assert found.by_weight["W"].parts[0].factor == "times 0.weight, along dimension 0"
     assert match_weights(reference, {"W": weight, "b": bias + 0.01}, folded).missing == ("b",)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.Linear(8, 8), Conv1D(8, 8)], ids=lambda item: type(item).__name__)
+def test_the_bias_of_a_norm_is_found_in_a_layer_with_a_square_weight(layer):
+    """The weight is [outputs, inputs] or [inputs, outputs], which only the operation that reads it shows."""
+    norm = torch.nn.LayerNorm(8)
+    norm.bias.data, layer.bias.data = numbers(8), numbers(8)
+
+    folded = folded_weights(run_model(torch.nn.Sequential(norm, layer), (numbers(5, 8),), {}))
+
+    (name,) = folded
+    torch.testing.assert_close(folded[name].tensor.float(), layer(norm.bias[None])[0])
 
 
 def test_layers_without_a_function_in_between_are_found_in_one():

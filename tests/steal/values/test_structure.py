@@ -443,6 +443,8 @@ def test_an_endless_mapping_is_skipped(captured, monkeypatch):
 
     assert captured([Endless(), 1]) == [Skipped(f"{__name__}:Endless", "it has more than 1000 parts"), 1]
     assert len(describe(Endless())) < 1_000_000
+    after = captured([[0] * 2000, Plain([1])])  # the reason of what comes later is the same
+    assert {item.reason for item in after} == {"it has more than 1000 parts"}
 
 
 def test_keys_that_cannot_be_stored_stay_distinct(restored):
