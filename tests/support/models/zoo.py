@@ -180,7 +180,7 @@ RECIPES: dict[str, Recipe] = {
     "gemma": ("GemmaForCausalLM", DECODER, _text),
     "gemma2": ("Gemma2ForCausalLM", DECODER | {"sliding_window": 4}, _text),
     "gpt2": ("GPT2LMHeadModel", GPT, _text),
-    "gpt_neox": ("GPTNeoXForCausalLM", ENCODER | NO_CACHE, lambda: (_ids(),), {}),
+    "gpt_neox": ("GPTNeoXForCausalLM", ENCODER | NO_CACHE, lambda: ((_ids(),), {})),
     "opt": ("OPTForCausalLM", ENCODER | NO_CACHE | {"ffn_dim": 48, "word_embed_proj_dim": 16}, _text),
     "bloom": ("BloomForCausalLM", GPT, _text),
     "mamba": ("MambaForCausalLM", STATE_SPACE, _ids_only),
@@ -201,12 +201,12 @@ RECIPES: dict[str, Recipe] = {
     "dinov2": ("Dinov2Model", VISION, _image),
     "swin": ("SwinModel", WINDOWS, _image),
     "convnext": ("ConvNextModel", PYRAMID | {"layer_scale_init_value": 1.0}, _image),
-    "resnet": ("ResNetForImageClassification", RESNET, lambda: (_pixels(),), {}),
+    "resnet": ("ResNetForImageClassification", RESNET, lambda: ((_pixels(),), {})),
     "mobilenet_v2": ("MobileNetV2Model", MOBILE, _image),
     "segformer": ("SegformerForSemanticSegmentation", PYRAMID | {"num_attention_heads": [1, 2, 2, 4]}, _image),
     "yolos": ("YolosForObjectDetection", VISION | {"image_size": [IMAGE, IMAGE], "num_detection_tokens": 5}, _image),
     # Sound, and text with images
-    "wav2vec2": ("Wav2Vec2ForCTC", WAV2VEC2, lambda: (), {"input_values": torch.randn(BATCH, 400)}),
+    "wav2vec2": ("Wav2Vec2ForCTC", WAV2VEC2, lambda: ((), {"input_values": torch.randn(BATCH, 400)})),
     "clip": ("CLIPModel", TOWERS | {"projection_dim": 16}, _text_and_image),
     "siglip": ("SiglipModel", TOWERS, _text_and_image),
 }
