@@ -203,7 +203,8 @@ def test_numbers_near_the_middle_of_two_steps_are_quantized_as_float32_divides_t
     text = "(float[64, 2048] x) => (float[64, 4] y) <float s = {%s}> { %s }"
     chain = "q, step, zero = DynamicQuantizeLinear(x) i = MatMulInteger(q, w, zero) f = Cast<to=1>(i)"
     nodes = f"{chain} u = Mul(f, step) y = Mul(u, s)", "y = com.microsoft.DynamicQuantizeMatMul(x, w, s)"
-    weight = np.random.default_rng(0).integers(-127, 127, (2048, 4)).astype(np.int8)
+    # Of 7 bits: without VNNI instructions, ONNX Runtime adds two products in 16 bits, which saturates with 8.
+    weight = np.random.default_rng(0).integers(-64, 64, (2048, 4)).astype(np.int8)
     for body in nodes:
         right, other = (model(text % (number, body)) for number in (0.02, scale))
         for file in (right, other):
