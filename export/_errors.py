@@ -52,6 +52,7 @@ def reason(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> BaseException | None:
+    """Return the exception that led to an error; None if there is none, or it was hidden by `raise … from None`."""
     # Dynamo's error for a failing backend only names the backend; its attribute is the backend's own exception.
     inner: BaseException | None = getattr(error, "inner_exception", None)
     return inner or error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
     def place(self, path: str) -> str:
         """Return the label with the path of a tensor in the value; of inputs, as in `.args[1]` or `.kwargs['x']`."""
-        if self.kind in ("I", "A", "GI"):
+        if self.kind in ("I", "A", "GI"):  # the value is the pair (args, kwargs)
             args = path.startswith("[0]")
             path = path.replace("[0]", ".args", 1) if args else path.replace("[1]", ".kwargs", 1)
         return self.label + path

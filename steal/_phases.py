@@ -48,10 +48,10 @@ class Phase:
             self.item = item
             if self.total:
                 _log.debug("%s", self)
-        if self._on_change is not None:
+        if self._on_change is not None:  # else nobody watches, and `done` stays 0 until `end`
             self._finished += self._in_progress
             self._in_progress = work
-            self._set_done(self._finished / self._work if self._work else 0.0)
+            self._set_done(self._finished / self._work if self._work else 0.0)  # no work: nothing is counted
 
     def end(self) -> None:
         """End the last item: all are done."""
@@ -62,7 +62,7 @@ class Phase:
         """Return an estimate from the speed so far; None if little is done, or if the estimate has run out."""
         if self.done < _MIN_DONE:
             return None
-        end = self._started + (self._changed - self._started) / self.done
+        end = self._started + (self._changed - self._started) / self.done  # at the speed up to the last change
         left = end - time.monotonic()
         return left if left > 0 else None
 

@@ -46,7 +46,7 @@ class Record(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)  # only methods of classes, of which a model has few; other functions aren't kept
 def _method_parameters(method: Any) -> tuple[str, ...]:
-    return _parameters(method)[1:]
+    return _parameters(method)[1:]  # without `self`
 
 
 def _parameters(function: Any) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class ModuleInfo:
     def of(cls, module: nn.Module) -> "ModuleInfo":
         """Return the information about `module`."""
         kind = type(module)
-        is_method = getattr(module.forward, "__func__", None) is kind.forward
+        is_method = getattr(module.forward, "__func__", None) is kind.forward  # else replaced on the instance
         parameters = _method_parameters(kind.forward) if is_method else _parameters(module.forward)
         weight = next(module.parameters(), None)
         with no_modes_or_grad():
@@ -234,6 +234,9 @@ class Records(Mapping[Any, Any]):
 
 
 def _outermost(records: Records, keys: list[Key]) -> str:
-    """Return the name of the outermost module of the call during which these keys were recorded."""
+    """Return the name of the outermost module of the call during which these keys were recorded.
+
+    If it has no record itself, this is the name of the first module that has one.
+    """
     of_modules = [key for key in keys if key.name in records.modules] or keys  # not of parameters or ATen calls
     return next((key.name for key in of_modules if records.records[key].origin.path == ""), of_modules[0].name)

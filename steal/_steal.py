@@ -153,7 +153,7 @@ def steal_forward(
         raise FilchError(f"sink and {other} are mutually exclusive: with sink, no record is kept")
     choose = partial(select, modules, submodules=submodules, include=include, exclude=exclude)
     chosen = choose()
-    changes = Changes(chosen, partial(choose, check=False))
+    changes = Changes(chosen, partial(choose, check=False))  # a later selection must not raise for what has changed
     options = Options(
         kinds=kinds,
         iterations=iterations,

@@ -28,4 +28,4 @@ def tf32_products(device: torch.device | None) -> frozenset[Product]:
 
 def has_tf32() -> bool:
     """Return whether the GPU has TF32; one that torch does not see (torch may be built for the CPU) counts as such."""
-    return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= 8
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= 8  # Ampere and later

@@ -15,7 +15,7 @@ from ..program._program import Program
 
 Values = Mapping[str, torch.Tensor]
 Stage = Literal["exported", "compiled"]
-ReferenceLookup = Callable[[str], torch.Tensor | None]
+ReferenceLookup = Callable[[str], torch.Tensor | None]  # see `references` in `Isolates.isolate`
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,10 @@ class RunningCall:
     """A running call of a hooked module.
 
     Attributes:
+        name: the name for which the hook was registered; a module with several names has a hook for each.
+        module: the `id` of the module.
+        iteration: how many calls of this name began before in the capture.
+        origin: the position in the run; the frames of one call under several names share this object.
         caller_inputs: `(args, kwargs)`, as they were before other hooks.
         caller_exception: the exception that the caller was handling when it made the call. Torch calls our hook while
             handling an exception of the forward, so any other exception is the forward's.
@@ -42,8 +46,9 @@ class RunningCall:
         self.origin = origin
         self.caller_inputs: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self.caller_exception = sys.exception()
-        self.pending_inputs: Any = None  # the encoded inputs, while hooks of others may still change them
-        self.extra_data: dict[str, Any] = {}  # of extras
+        # (args, kwargs, their spec, the spec of the caller's), while hooks of others may still change the inputs.
+        self.pending_inputs: Any = None
+        self.extra_data: dict[str, Any] = {}  # of extras, by a key that each chooses
 
 
 def is_same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
@@ -70,6 +75,8 @@ class _OutermostCall:
 
 
 class _Running(threading.local):
+    """The running calls of one thread, the innermost last, and the outermost call, or the last one if none runs."""
+
     def __init__(self) -> None:
         self.frames: list[RunningCall] = []
         self.root: _OutermostCall | None = None
@@ -132,7 +139,7 @@ class Calls:
     def current(self) -> int | None:
         """Return the index of this thread's running call of an outermost module, or None."""
         root = self._running.root
-        return root.index if self._running.frames and root else None
+        return root.index if self._running.frames and root else None  # `root` stays when its call has ended
 
     def innermost(self) -> RunningCall | None:
         """Return this thread's innermost running call, or None."""
@@ -148,7 +155,10 @@ class Calls:
         return set(self._call_counts)
 
     def _shared_origin(self, name: str, module: nn.Module, stack: list[RunningCall]) -> Origin | None:
-        """Return the origin of the running call if `name` is another name of the same module, else None."""
+        """Return the origin of the running call if `name` is another name of the same module, else None.
+
+        The hooks for both names see one call. If a frame of that call has this name already, it is a new call.
+        """
         if id(module) not in self._multiply_named or not stack or stack[-1].module != id(module):
             return None
         origin = stack[-1].origin

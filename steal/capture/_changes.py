@@ -38,13 +38,13 @@ class Changes:
             _log.warning(
                 "the hooks of %s were removed during the capture by other code, and later calls are not recorded; "
                 "remove hooks one by one, with the handles that torch returned for them",
-                subject_and_verb(names).rpartition(" ")[0],
+                subject_and_verb(names).rpartition(" ")[0],  # without the verb
             )
 
     def _warnings(self) -> Iterator[str]:
         now = dict(self._select())
         names = {id(module): name for name, module in now.items()}
-        places = {name: names.get(id(module)) for name, module in self._before.items()}
+        places = {name: names.get(id(module)) for name, module in self._before.items()}  # the names now, or None
         if replaced := self._new(name for name, module in self._before.items() if now.get(name, module) is not module):
             first, place = replaced[0], places[replaced[0]]
             which = f", {first!r}" if len(replaced) > 1 else ""
@@ -64,11 +64,15 @@ class Changes:
             )
 
     def _is_new(self, name: str, module: nn.Module) -> bool:
+        """Return whether neither the name nor the module was selected before, and the module can have hooks."""
         before = self._before
         return not (name in before or is_scripted(module) or any(module is known for known in before.values()))
 
     def _new(self, names: Iterator[str]) -> list[str]:
-        """Return the names that were not reported yet, and note that they are now."""
+        """Return the names that were not reported yet, and note that they are now.
+
+        Modules that were compiled before the block are left out: `uncalled_hooks_warning` is about these.
+        """
         new = [name for name in names if name not in self._reported and name not in self._compiled]
         self._reported.update(new)
         return new

@@ -15,8 +15,8 @@ class Options:
         inputs: whether to record inputs.
         outputs: whether to record outputs.
         wants: returns whether to record an iteration.
-        storage_limit: the maximum bytes of one tensor.
-        total_limit: the maximum bytes of all tensors.
+        storage_limit: the maximum bytes of one tensor; None is no limit.
+        total_limit: the maximum bytes of all tensors; None is no limit.
         statistics_only: store statistics instead of tensors.
         strict: raise exceptions of the hooks into the model's run.
         stop: raise errors from writing into the model's run.

@@ -49,7 +49,7 @@ class PlacementTags:
     def __init__(self) -> None:
         self.shardings: dict[int, Sharding] = {}
         self._layouts: _ByTensor[Sharding] = _ByTensor()
-        self._references: _ByTensor[int] = _ByTensor()
+        self._references: _ByTensor[int] = _ByTensor()  # of the stored tensors
 
     def start(self) -> None:
         """Replace the methods of `DTensor`, unless another capture has."""
@@ -119,11 +119,11 @@ def _noting_to_local(to_local: Callable[..., Any]) -> Callable[..., Any]:
 
 def _note(plain: torch.Tensor, distributed: Any, source: str) -> None:
     """Note the layout of `distributed` for a plain tensor, in all captures."""
-    if torch.compiler.is_compiling() or hasattr(plain, "_spec"):
+    if torch.compiler.is_compiling() or hasattr(plain, "_spec"):  # a DTensor has its own layout
         return
     spec = distributed._spec  # noqa: SLF001  modes see the attributes of a tensor, but not these
     sharding = sharding_of(spec.mesh, spec.placements, spec.shape, source)
-    if sharding is not None:
+    if sharding is not None:  # None: `sharding_of` does not know a placement
         for tags in tuple(_active):
             tags.tag(plain, sharding)
             if (pending := getattr(plain, "elem", None)) is not None:  # of an AsyncCollectiveTensor

@@ -106,13 +106,13 @@ class Recorder:
         self.placement_tags = create_placement_tags()
         limits = options.storage_limit, options.total_limit
         is_other = options.statistics_only or options.to_sink or printer.verbose
-        self._is_whole = limits == (None, None) and not is_other
+        self._is_whole = limits == (None, None) and not is_other  # every tensor is stored, and nothing is printed
         self._stored_tensors = StoredTensors()
         self._growth = GrowthTracker()
         self._grown_bytes = GrownBytes()
         self._caller_inputs: dict[
             tuple[int, str], tuple[tuple[Any, ...], dict[str, Any], Spec | None]
-        ] = {}  # by thread and name of the module
+        ] = {}  # by thread and name of the module: args, kwargs, and their spec if they were stored
         self.lock = threading.RLock()
         self.calls = Calls(chosen, changes.report)  # not a method of this: a cycle would keep the data file open
         self._appended: Counter[str] = Counter()
@@ -151,7 +151,7 @@ class Recorder:
     def unhook(self) -> None:
         """Remove all hooks and stop the extras; in another thread, torch may still call a removed hook."""
         with self.lock:
-            if self._handles:
+            if self._handles:  # else this is the second call, or the process was forked
                 self.lost = {name for name, module in self._chosen if not self._is_hooked(name, module)}
             for handle in self._handles:
                 handle.remove()
@@ -190,7 +190,7 @@ class Recorder:
         self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], __: None
     ) -> None:
         """Keep the inputs as the caller passed them, and store those of an outermost call."""
-        if graph_task_id() != -1:
+        if graph_task_id() != -1:  # a backward pass repeats the forward (see `_before`)
             return
         is_stored = self.options.inputs and not self.options.to_sink and self.calls.innermost() is None
         spec = self._encode(Key(name, self.calls.count(name), "A"), (args, kwargs)) if is_stored else None
@@ -205,7 +205,7 @@ class Recorder:
             return
         frame = self.calls.enter(name, module)
         given = self._caller_inputs.pop((threading.get_ident(), name), (args, kwargs, None))
-        frame.caller_inputs, spec = given[:2], given[2]
+        frame.caller_inputs, spec = given[:2], given[2]  # the spec is None unless `_before_other_hooks` stored them
         if self._printer.verbose:
             self._printer.enter(name, module, frame.iteration, args, kwargs)
         is_last = _move_hooks_last(module, *self._hook_ids[name])
@@ -238,15 +238,15 @@ class Recorder:
 
     def _after(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Handle the end of a call."""
-        if graph_task_id() != -1:
+        if graph_task_id() != -1:  # a backward pass repeats the forward (see `_before`)
             return
         frame = self.calls.leave(name)
-        if frame is None or not self._handles:
+        if frame is None or not self._handles:  # the call began before its hooks were there, or the block has ended
             return
         if frame.pending_inputs is not None:
             self._record_pending(frame, args, kwargs)
         exception = sys.exception()
-        if output is None and exception is not frame.caller_exception:
+        if output is None and exception is not frame.caller_exception:  # torch passes None if the forward raised
             self._record_failure(Key(name, frame.iteration, "O"), exception)
             return
         if self._printer.verbose:
@@ -294,7 +294,7 @@ class Recorder:
         This does what `_encode`, `_store_tensor` and `_add_record` do, in half the time. It returns False, and leaves
         the value to them, if it is another or one that needs more than its bytes.
         """
-        if not self._is_whole or is_mode_active():
+        if not self._is_whole or is_mode_active():  # `encode` disables the modes
             return False
         tensor, path = (_only_argument(value), "[0][0]") if key[2] == "I" else (value, "")
         layout: Spec = {}
@@ -307,7 +307,7 @@ class Recorder:
             return False  # it is large, it may have grown as a cache does, or its memory was freed
         data = small_bytes(address, nbytes)
         data_checksum = hash(data)
-        lookup = self._stored_tensors.lookup_key(tensor, _NOT_LAZY)
+        lookup = self._stored_tensors.lookup_key(tensor, _NOT_LAZY)  # None: it can't be recognized when it recurs
         location = None if lookup is None else self._stored_tensors.find(lookup, data_checksum, nbytes)
         if location is None:
             reference = self._store.put_small(data, tensor.dtype, tuple(tensor.shape), key, path)
@@ -346,7 +346,7 @@ class Recorder:
 
     def accepts(self, kind: str) -> bool:
         """Return whether this kind of record is selected and can still be stored."""
-        wanted = {"I": self.options.inputs, "O": self.options.outputs}.get(kind, True)
+        wanted = {"I": self.options.inputs, "O": self.options.outputs}.get(kind, True)  # an extra selects the others
         return wanted and not self._store_failed()
 
     def encode_part(self, key: Key, value: Any, path: str) -> Spec:
@@ -400,7 +400,7 @@ class Recorder:
         if self.options.to_sink:  # no other record can refer to this tensor later
             self.totals.nbytes += tensor.nbytes
             return {"tensor": self._store.put(contiguous_cpu(tensor), key, path)}
-        raw, data_checksum, contiguous_nbytes = tensor, None, 0
+        raw, data_checksum, contiguous_nbytes = tensor, None, 0  # None: on a device; 0: there, or not contiguous
         flags = tensor.is_conj(), tensor.is_neg()
         if on_cpu:
             if flags == _NOT_LAZY and tensor.is_contiguous():
@@ -411,11 +411,12 @@ class Recorder:
         lookup = self._stored_tensors.lookup_key(tensor, flags)
         location = None if lookup is None else self._stored_tensors.find(lookup, data_checksum, contiguous_nbytes)
         stored_bytes = self.totals.nbytes
+        # Beyond what `admit` allows in one value, a reader would refuse grown tensors: these are stored whole.
         may_share = location is None or self._grown_bytes.admit(key, location[0], tensor.nbytes, stored_bytes)
         if location is not None and may_share:
             self.totals.shared += tensor.nbytes
             stored, start = location
-            if start is None:
+            if start is None:  # it is the whole stored tensor
                 return {"tensor": stored}
             return {"tensor": stored, "part": [start, dtype_name(tensor.dtype), list(tensor.shape)]}
         may_grow = may_share and data_checksum is not None and raw.dim() >= MIN_RANK

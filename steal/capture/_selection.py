@@ -52,6 +52,7 @@ def select(
         by_name = {f"{name}.{path}" if name else path: below for path, below in _submodules(module)}
         excluded = {full_name: matching(unwanted, full_name) for full_name in by_name}
         matched |= set().union(*excluded.values())
+        # The ids of modules that are not to be added: those given or excluded, and below, those added before.
         decided = {id(given) for _, given in named} | {id(by_name[full]) for full, hits in excluded.items() if hits}
         for full_name, submodule in by_name.items():
             hits = matching(wanted, full_name)
@@ -70,7 +71,7 @@ def select(
 
 
 def _submodules(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    return list(module.named_modules(remove_duplicate=False))[1:]
+    return list(module.named_modules(remove_duplicate=False))[1:]  # without the module itself
 
 
 def _named_modules(modules: Modules) -> list[tuple[str, nn.Module]]:
@@ -134,11 +135,12 @@ def _translate_part(part: str) -> str:
         inner = part[1:-1]
         negation, inner = ("^", inner[1:]) if inner.startswith("!") else ("", inner)
         escaped = _SPECIAL_IN_CLASS.sub(r"\\\1", inner)
-        return rf"(?!\.)[{negation}{escaped}]"
+        return rf"(?!\.)[{negation}{escaped}]"  # not even `[!0]` matches a dot
     return _WILDCARDS.get(part) or re.escape(part)
 
 
 def _example(named: list[tuple[str, nn.Module]]) -> str:
+    """Return the name of the first submodule of the first module, or its own if it has none, for a message."""
     name, module = named[0]
     path = next((path for path, _ in list(module.named_modules())[1:]), "")
     return f"{name}.{path}" if name and path else path or name

@@ -19,7 +19,7 @@ class SinkStore(MemoryStore):
     def __init__(self, sink: Callable[[Key, Any], object]) -> None:
         super().__init__()
         self._sink = sink
-        self._pending: dict[int, torch.Tensor] = {}
+        self._pending: dict[int, torch.Tensor] = {}  # by reference
         self._count = 0
 
     def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:  # noqa: ARG002  names are for files

@@ -78,8 +78,8 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._tensors: list[_Stored] = []
-        self._grown: list[tuple[int, int, int]] = []
-        self._rows: list[tuple[Any, ...]] = []
+        self._grown: list[tuple[int, int, int]] = []  # (first, tail, dim) of `extend`
+        self._rows: list[tuple[Any, ...]] = []  # name, iteration, kind, packed spec, and `Origin`
 
     def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:
         """See `Store.put`."""
@@ -104,7 +104,7 @@ class MemoryStore:
 
     def get(self, reference: int) -> torch.Tensor:
         """See `Store.get`; a copy, as several records may contain the same tensor."""
-        return self.view(reference) if reference < 0 else self.view(reference).clone()
+        return self.view(reference) if reference < 0 else self.view(reference).clone()  # a concatenation is a copy
 
     def view(self, reference: int) -> torch.Tensor:
         """See `Store.view`."""
@@ -113,7 +113,7 @@ class MemoryStore:
         memory, dtype, shape = self._tensors[reference]
         # A copy of bytes, as torch has no read-only tensors.
         array = np.frombuffer(bytearray(memory), np.uint8) if isinstance(memory, bytes) else memory
-        raw = torch.from_numpy(array) if len(array) else None
+        raw = torch.from_numpy(array) if len(array) else None  # None: an empty tensor
         return tensor_from_bytes(raw, dtype, torch.Size(shape))
 
     def add(self, key: PlainKey, packed: Packed, origin: Origin) -> None:

@@ -41,7 +41,7 @@ class ProgressPrinter:
         self._print(f"-{name} raised.")
 
     def stored(self, key: Key, value: Any) -> None:
-        if self.verbose and key.kind != "I":
+        if self.verbose and key.kind != "I":  # `enter` has printed the inputs of modules
             self._print(f"-- stores key={key} -- {describe(value)}")
 
     def skipped(self, key: Key, tensor: torch.Tensor, reason: str) -> None:

@@ -12,7 +12,7 @@ def compress_bytes(raw: memoryview, itemsize: int) -> bytes:
     """Compress numbers of `itemsize` bytes each."""
     planes = np.frombuffer(raw, dtype=np.uint8).reshape(-1, itemsize).T
     compressed = zlib.compress(planes.tobytes(), _LEVEL)
-    return compressed.ljust(-(-len(raw) // _RATIO), b"\0")
+    return compressed.ljust(-(-len(raw) // _RATIO), b"\0")  # zeros keep the ratio at most _RATIO
 
 
 def decompress_bytes(compressed: bytes | bytearray | memoryview, nbytes: int, itemsize: int) -> bytearray:

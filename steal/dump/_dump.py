@@ -31,6 +31,7 @@ from ._reader import Reader, Spans
 from ._rows import KeyedRows, NamedRows, Rows, entries
 
 _NONE = type(None)
+# Of name, iteration, kind, path, call, iteration in the call, and source.
 _RECORD_TYPES = {*itertools.product([str], [int], [str], [str, _NONE], [int, _NONE], [int], [str, _NONE])}
 
 
@@ -172,7 +173,7 @@ def _parse_modules(contents: bytes, span: Span) -> dict[str, ModuleInfo]:
 
 
 def _parse_shardings(contents: bytes, span: Span | None) -> dict[int, Sharding]:
-    """Return the layouts of plain tensors; most are equal to others, and are kept once."""
+    """Return the layouts of plain tensors, none without a span; most are equal to others, and are kept once."""
     known: dict[Sharding, Sharding] = {}
     parsed = ((int(reference), Sharding.from_json(spec)) for reference, spec in entries(contents, span or (0, 0)))
     return {reference: known.setdefault(layout, layout) for reference, layout in parsed} if span else {}
@@ -252,7 +253,7 @@ def _nodes(contents: bytes, graph: Span, count: int) -> Spans:
 
 def _parse_record(row: Spec) -> tuple[Key, Record]:
     name, iteration, kind, spec, path, call, count, *source = row
-    [source] = source or [None]
+    [source] = source or [None]  # the writer omits None
     counts = (iteration, count, 0 if call is None else call)
     if (*map(type, (name, iteration, kind, path, call, count, source)),) not in _RECORD_TYPES or not _are_counts(
         counts

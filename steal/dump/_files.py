@@ -85,7 +85,7 @@ class Draft:
         pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{8})\.journal")
         try:
             tokens = [match[1] for file in path.parent.iterdir() if (match := pattern.fullmatch(file.name))]
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # there is no such folder; a null character
             return []
         drafts = [cls(path, token) for token in tokens]
         return sorted(drafts, key=lambda draft: (_mtime(draft.journal), draft.journal.name), reverse=True)
@@ -123,13 +123,13 @@ class Draft:
                 if not self._is_ours(data):
                     continue
             except OSError:
-                if data.exists() or not self.data.exists():
+                if data.exists() or not self.data.exists():  # renaming would replace a file, or has none to rename
                     raise
                 self.data.rename(data)  # a file system without hard links
             return data
 
     def check_data_file(self, descriptor: int) -> None:
-        """Refuse an open data file that has a hard link in another folder.
+        """Refuse an open data file that has a hard link in another folder: `recover` truncates the file.
 
         Raises:
             OSError: the file must not be used.
@@ -142,7 +142,7 @@ class Draft:
     def undo_place_data(self, data: Path) -> None:
         """Undo `place_data`."""
         with contextlib.suppress(OSError):
-            if self.data.exists():
+            if self.data.exists():  # it was linked; else it was renamed
                 data.unlink(missing_ok=True)
             else:
                 data.rename(self.data)
@@ -201,7 +201,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Lock a folder: two processes that publish one dump do so in turn, and each removes the data of the one before."""
     descriptor: int | None = None
     try:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # as in `Draft.create`
             if fcntl is not None:
                 descriptor = os.open(folder, os.O_RDONLY)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -60,6 +60,7 @@ def _journal_line(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
         values = [name, iteration, kind, unpack(packed, kind), path, call, iteration_in_call]
         records.append(values if source is None else [*values, source])
         tensor_counts.append((tensor_count, grown_count))
+    # The numbers of tensors and grown tensors before and after these rows.
     first, last = index.total_counts, tensor_counts[-1] if tensor_counts else index.total_counts
     tensors, grown = index.tensors[first[0] : last[0]], index.grown[first[1] : last[1]]
     entries = [(*entry[:4], dtype_name(entry[4]), *entry[5:]) for entry in tensors]

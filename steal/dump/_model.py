@@ -137,6 +137,7 @@ class Index:
         """Keep only the first `records` records and their tensors."""
         whole = bisect.bisect_right(self._ends, records)
         start = self._ends[whole - 1] if whole else 0
+        # The chunk of which only the first records are kept, if any, and their counts.
         part, counts = self._chunks[whole : whole + 1], self.tensor_counts[start:records]
         del self._chunks[whole:], self._ends[whole:], self.tensor_counts[start:]
         self.add(json.dumps(json.loads(part[0])[: len(counts)]) if counts else "", counts)
@@ -207,7 +208,7 @@ class Index:
         }
         yield from ((key, [_encode(value).encode()]) for key, value in contents.items())
         yield form.TENSORS_KEY, _joined(rows)
-        yield form.RECORDS_KEY, _joined(chunk[1:-1] for chunk in self._chunks)
+        yield form.RECORDS_KEY, _joined(chunk[1:-1] for chunk in self._chunks)  # without the brackets of each list
 
 
 def _joined(rows: Iterable[str]) -> list[bytes]:
@@ -236,7 +237,7 @@ def _tensor_fields(
     # the same for many tensors are cached.
     *_, dtype, shape, offset, size, compressed = entry
     onnx_type = TensorProto.UINT8 if compressed else CARRIERS[dtype].onnx_type
-    dims = (size,) if compressed else (*shape, 2) if dtype.is_complex else shape
+    dims = (size,) if compressed else (*shape, 2) if dtype.is_complex else shape  # complex numbers as pairs
     text = name.encode()
     name_field = protobuf.varint(len(text)) + text
     if location is None or size == 0:  # ONNX Runtime refuses external data of length 0

@@ -30,7 +30,7 @@ def fields(data: bytes, start: int, stop: int, *, most: int | None = None) -> It
         ValueError: this is not a valid message.
     """
     position = start
-    left = stop if most is None else most
+    left = stop if most is None else most  # without a limit: a field has at least one byte
     while position < stop:
         begin = position
         left -= 1
@@ -74,7 +74,7 @@ def graph_and_metadata(path: Path, model: bytes) -> tuple[Span, dict[str, Span]]
                 if key.startswith("filch."):
                     first, end = entry.get(form.ENTRY_VALUE, (0, 0))
                     props[key] = first, end
-        [graph] = graphs
+        [graph] = graphs  # ValueError if there is none, or several
     except ValueError:
         raise DumpError(f"{str(path)!r} is not an ONNX file, or is truncated") from None
     return graph, props

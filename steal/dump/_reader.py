@@ -179,7 +179,7 @@ class Reader:
                 node = NodeProto.FromString(self._model[start:stop])
                 if len(node.attribute) == 1:
                     return node, node.attribute[0].t, None
-            else:
+            else:  # parse it without the bytes of the tensor
                 rest, inside = split(self._model, (start, stop), form.ATTRIBUTE)
                 _, inside = split(self._model, inside, form.TENSOR)
                 header, raw = split(self._model, inside, form.RAW_DATA)
@@ -224,7 +224,7 @@ class Reader:
     def _check_data_spans(self) -> None:
         """Check that all bytes lie in the data file and that no tensors overlap."""
         spans = self._data_spans.array()
-        spans = spans[spans[:, 0] >= 0]
+        spans = spans[spans[:, 0] >= 0]  # not `_INLINE`
         spans = spans[np.lexsort((-spans[:, 1], spans[:, 0]))]  # by start, the longest first
         reach = np.maximum.accumulate(spans[:, 1])  # the end of all bytes up to each span
         if len(reach) and reach[-1] > len(self._mapped):
@@ -270,7 +270,7 @@ class Reader:
         """Return the size of a tensor in bytes, decompressed."""
         row = self.row(reference)
         dtype = dtype_of(row.dtype)
-        return 0 if dtype is None else math.prod(row.shape) * dtype.itemsize
+        return 0 if dtype is None else math.prod(row.shape) * dtype.itemsize  # `get` refuses an unknown dtype
 
     @functools.cached_property
     def _total_bytes(self) -> int:
@@ -296,7 +296,7 @@ class Reader:
 
 
 def _parse_row(name: Spec, dtype: Spec, shape: Spec, compression: Spec = None) -> TensorRow:
-    dims = tuple(array("q", shape))
+    dims = tuple(array("q", shape))  # TypeError if it is no list of integers
     if len(dims) > MAX_DIMS or min(dims, default=0) < 0:
         raise ValueError(f"the shape {reprlib.repr(shape)} is not valid")
     if not (isinstance(name, str) and isinstance(dtype, str) and compression in (None, "zlib")):

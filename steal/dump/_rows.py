@@ -25,7 +25,7 @@ _WINDOW = 2**20  # bytes that are decoded at once
 _COLON = re.compile(r"\s*:\s*")
 
 
-def _refuse_constant(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:  # NaN or an infinity, which Python's parser would accept
     raise ValueError(f"{constant} is not JSON")
 
 

@@ -31,6 +31,7 @@ class _FileBlock:
         filled: the number of bytes in it, which never change again.
         written: the number of bytes that are in the file; used only by the writing thread.
         events: of copies from a GPU into the block that may still run.
+        tensor, view, address: its memory as a tensor, as a memoryview, and where it begins.
     """
 
     __slots__ = ("address", "events", "filled", "start", "tensor", "view", "written")
@@ -85,7 +86,11 @@ class _BlockWriter:
         return written
 
     def _is_direct_next(self) -> bool:
-        """Return whether to write the next block directly."""
+        """Return whether to write the next block directly.
+
+        At first and again after each `_MEASURE_EVERY` blocks, one block is written each way, the direct way first. The
+        blocks between are written the way that the last measurements of both favor.
+        """
         if self._direct is None:
             return False
         if len(self._durations) < 2 or not self._count % _MEASURE_EVERY:
@@ -149,7 +154,7 @@ class Stream:
     def put(self, address: int, nbytes: int, alignment: int) -> int:
         """Copy `nbytes` from `address` now; return their offset in the file, a multiple of `alignment`."""
         block, gap = self._current, -self.end % alignment
-        # The fast path, for most small tensors.
+        # The fast path, for most small tensors; a block that becomes full is left to `_extend`.
         if block is not None and block.filled + gap + nbytes < self._block_size:
             target = block.address + block.filled
             if gap:
@@ -217,7 +222,7 @@ class Stream:
     def flush(self) -> int:
         """Wait until everything put so far is written to the operating system; return `records`."""
         with self._changed:
-            goal = self._passes_begun + 1
+            goal = self._passes_begun + 1  # a pass that runs already may have missed the last bytes
             self._flush_requested = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._passes_finished >= goal or not self._thread.is_alive())

@@ -176,7 +176,7 @@ class DumpWriter:
             DumpError: the dump can't be written. If only records were lost, because the disk refused them during the
                 run, a dump of the earlier records is written, and `error` has the reason.
         """
-        if os.getpid() != self._process:
+        if os.getpid() != self._process:  # forked, as in `__exit__`
             return
         self._stream.close()
         error: Exception | None = self._stream.error or self.index.refusal
@@ -207,7 +207,7 @@ class DumpWriter:
                 if problem is not None or not inline:  # first use the journal's room, which was for a kill
                     os.ftruncate(self._journal, 0)
                 if problem is not None and not inline:
-                    self.index.truncate(len(self.index.tensor_counts) * 7 // 8)
+                    self.index.truncate(len(self.index.tensor_counts) * 7 // 8)  # then leave out the last records
                     os.ftruncate(self._data, self.index.end)
                 problem, inline = error, False  # external data is on the disk already
             else:
@@ -257,7 +257,7 @@ def publish(draft: Draft, index: Index, data: int, *, inline: bool) -> None:
         return
     data_file = draft.place_data()
     try:
-        draft.publish(index.model(data_file.name, lambda _offset, _length: b""), data_file)
+        draft.publish(index.model(data_file.name, lambda _offset, _length: b""), data_file)  # only asked for 0 bytes
     except BaseException:
         draft.undo_place_data(data_file)
         raise

@@ -19,7 +19,7 @@ from ..values._raw import no_modes_or_grad
 from ..values._sharding import Sharding
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  as DDP does
-_CONTAINERS = ("tuple", "list", "dict", "fields", "state")
+_CONTAINERS = ("tuple", "list", "dict", "fields", "state")  # tags of the specs into which gradients are inserted
 _TensorHook = Callable[[torch.Tensor | None], None]  # called with a gradient
 _OnGradient = Callable[[int, torch.Tensor | None], None]  # called with a tensor's index and gradient
 
@@ -92,11 +92,11 @@ class _GradientRecord:
 
         def hook_tensor(tensor: torch.Tensor, path: str) -> Spec:
             if not tensor.requires_grad or is_functorch_wrapped(tensor):
-                return {"none": None}
+                return {"none": None}  # not in _CONTAINERS: `_insert_gradients` puts None here
             index = len(self.paths)
             self.paths.append(path)
             if tags is not None and (sharding := tags.layout(tensor)) is not None:
-                self.layouts[index] = sharding.reduced
+                self.layouts[index] = sharding.reduced  # the gradient of a partial value is replicated
             with no_modes_or_grad():
                 self._register(tensor, partial(on_gradient, index))
                 base = tensor._base  # noqa: SLF001  there is no public API
@@ -104,6 +104,7 @@ class _GradientRecord:
                     self._register(base, _base_hook(tensor, base, partial(on_gradient, index)))
             return {"gradient": index}
 
+        # Not exact: each occurrence of a tensor is hooked. Not local: a DTensor is hooked as a whole.
         self.spec = encode(value, hook_tensor, exact=False, local=False)
 
     def _register(self, tensor: torch.Tensor, hook: _TensorHook) -> None:

@@ -86,7 +86,7 @@ class Operators(DispatchExtra):  # type: ignore[no-untyped-call]
                     )
 
             return finish
-        return None
+        return None  # `guarded` has handled an exception
 
     def _record_name(self, frame: RunningCall, operator: Operator) -> str | None:
         """Return the record name of a call; None if it isn't selected."""

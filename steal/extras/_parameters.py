@@ -24,10 +24,10 @@ class Parameters(Extra):
 
     def __init__(self, roots: list[tuple[str, nn.Module]]) -> None:
         self._roots = roots
-        self._fingerprints: dict[_Names, object] = {}
+        self._fingerprints: dict[_Names, object] = {}  # of the parameters, at the last check
         self._record_counts: Counter[tuple[str, str]] = Counter()  # by name and kind
         # Handles instead of weak references: torch can't swap the contents of a parameter that has weak references.
-        self._hooked: dict[int, Any] = {}
+        self._hooked: dict[int, Any] = {}  # by the `id` of the parameter
         self._handles: list[Any] = []
         self._final: dict[_Names, object] = {}  # fingerprints of the gradients that the last step has found
 
@@ -97,7 +97,7 @@ class Parameters(Extra):
             self._record_final(used)
 
     def _record_final(self, used: set[int] | None = None) -> None:
-        """Record the gradients of parameters (of those in `used`, by id) that have changed since the last step."""
+        """Record the gradients of the parameters in `used` (by id); if None, those changed since the last step."""
         with no_modes():
             for names, parameter in self._named_parameters():
                 gradient = parameter.grad

@@ -87,7 +87,7 @@ class Watch(Extra):
         added that way. A NaN of an input is reported again.
         """
         if isinstance(operator, OpOverload):
-            if operator.is_view or allocates_uninitialized(operator):
+            if operator.is_view or allocates_uninitialized(operator):  # these compute no values
                 return None
             if operator._schema.is_mutable:  # noqa: SLF001  the inputs must be read before the call changes them
                 known = _allowed_kinds((args, kwargs))
@@ -159,11 +159,11 @@ def nonfinite_kinds(tensor: torch.Tensor) -> frozenset[str]:
     """Return which of `"nan"` and `"inf"` a tensor contains; none if its data can't be read."""
     with no_modes_or_grad():
         floating = tensor.is_floating_point() or tensor.is_complex()
-        if not floating or not is_storable(tensor) or tensor.dtype == torch.float4_e2m1fn_x2:
+        if not floating or not is_storable(tensor) or tensor.dtype == torch.float4_e2m1fn_x2:  # float4 has neither
             return _NO_KINDS
         if tensor.is_cuda and torch.cuda.is_current_stream_capturing():  # reading a result would break the capture
             return _NO_KINDS
-        if tensor.element_size() == 1:
+        if tensor.element_size() == 1:  # float8
             tensor = tensor.to(torch.float32)
         elif tensor.dtype in COMPLEX_HALVES:
             tensor = tensor.to(torch.complex64)

@@ -161,6 +161,7 @@ def refuse_link_out(path: Path) -> None:
     if not path.is_symlink():
         return
     target = Path(os.path.realpath(path))
+    # Links within the folder, and to what is no file, such as a device, are followed.
     if target.is_relative_to(os.path.realpath(path.parent)) or (target.exists() and not target.is_file()):
         return
     raise OSError(errno.ELOOP, f"it is a link to {str(target)!r:.200}, in another folder: name that file, or remove it")

@@ -258,5 +258,5 @@ def _has_too_many_digits(error: ValueError) -> bool:
     return "digits" in str(error)
 
 
-def _refuse_constant(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:  # NaN or an infinity, which Python's parser would accept
     raise ValueError(f"{constant} is not JSON")

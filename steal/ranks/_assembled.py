@@ -20,12 +20,12 @@ from ._distributed import Distributed, join_recorded, joined_if_equal
 from ._layouts import Layouts
 from ._module_names import unwrapped, unwrapped_keys, wrapper_names
 
-_GRADIENT_OF = {"GI": "I", "GO": "O"}
+_GRADIENT_OF = {"GI": "I", "GO": "O"}  # the kind of the value, by that of its gradient
 _UNKNOWN_LAYOUT = "its parts differ between ranks, and how they belong together is not known"
 
 
 class _FirstRecords(Mapping[Key, Record]):
-    """The records of the first rank that has each key, read on access.
+    """The records of the first rank that has each key, read on access; those of `"GP"` are left out (see `assemble`).
 
     Args:
         dumps: by rank.
@@ -122,7 +122,10 @@ class AssembledRecords(Records):
         return known or joined_if_equal(item) or item
 
     def rebuild(self, key: Any, items: Mapping[str, Distributed]) -> Any:
-        """Return the value of a key with the tensors at these paths; one whose layout is not known is skipped."""
+        """Return the value of a key, nested as on its first rank, with the tensors at these paths.
+
+        A tensor that is still in several parts, as its layout is not known, is skipped.
+        """
         rank = min(self.local_values(key))
         found: list[torch.Tensor] = []
 
@@ -190,7 +193,7 @@ def assemble(
 
 
 def _expanded(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Return the paths of the dumps; a pattern is expanded."""
+    """Return the paths of the dumps; a pattern is expanded, or kept if it matches nothing: `restore` refuses it."""
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found = [
         name

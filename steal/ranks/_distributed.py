@@ -106,7 +106,7 @@ class Distributed:
         return replace(self, parts=[divided], layout=f"{self.layout} divided by {divisor:.4g}".strip())
 
     def _with_ranks(self, problem: str) -> str:
-        """Return a problem as it is: a part's index is its rank unless parts were put together before."""
+        """Return a problem, which names parts by index; if that is not the rank, add the first rank of each part."""
         names = [part.ranks[0] for part in self.parts]
         return problem if names == list(range(len(names))) else f"{problem} (of the groups {names})"
 

@@ -58,7 +58,7 @@ def join(parts: Mapping[int, torch.Tensor], sharding: Sharding) -> JoinedTensor:
     if sharding.shard_dims:
         joined.tensor = _scatter(held, sharding, ranks, joined)
     else:
-        joined.tensor = next(iter(held.values()))
+        joined.tensor = next(iter(held.values()))  # all parts were folded into one
     return joined
 
 
@@ -68,7 +68,7 @@ _Place = tuple[int, ...]  # coordinates in a mesh
 def _fold(
     held: dict[_Place, torch.Tensor], dim: int, placement: Placement, ranks: dict[_Place, int], joined: JoinedTensor
 ) -> dict[_Place, torch.Tensor]:
-    """Reduce the parts along a dimension of the mesh to one; compare them if they are replicas."""
+    """Reduce the parts along a dimension of the mesh to one, at coordinate 0; compare them if they are replicas."""
     groups: dict[_Place, list[_Place]] = {}
     for place in held:
         groups.setdefault((*place[:dim], 0, *place[dim + 1 :]), []).append(place)
@@ -90,7 +90,7 @@ def reduce_parts(parts: Sequence[torch.Tensor], reduce_op: str) -> torch.Tensor:
 def check_replicas(values: Sequence[torch.Tensor], ranks: Sequence[int], joined: JoinedTensor) -> int:
     """Return the index of the value that most replicas have, bit for bit; note the ranks that have another one."""
     equal = [[is_same_bits(value, other) for other in values] for value in values]
-    best = max(range(len(values)), key=lambda index: (sum(equal[index]), -index))
+    best = max(range(len(values)), key=lambda index: (sum(equal[index]), -index))  # the first of several
     odd = [index for index, same in enumerate(equal[best]) if not same]
     if odd:
         text = f"the replica of rank {_listed([ranks[index] for index in odd])} differs from that of rank {ranks[best]}"
@@ -113,7 +113,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _amount(value: torch.Tensor, others: Sequence[torch.Tensor]) -> str:
-    """Return by how much others differ from a value at most, as the end of a sentence."""
+    """Return by how much others differ from a value at most, to end a sentence; `""` if they can't be subtracted."""
     if not value.dtype.is_floating_point or any(other.shape != value.shape for other in others):
         return ""
     largest = max((other.double() - value.double()).abs().max().item() for other in others)
@@ -154,7 +154,7 @@ def open_grid(region: Sequence[torch.Tensor]) -> tuple[Any, ...]:
 
 
 def _as_slice(indices: torch.Tensor) -> slice | None:
-    """Return the slice with these indices; None if they are not consecutive."""
+    """Return the slice with these ascending indices; None if they are not consecutive."""
     if not len(indices):
         return slice(0, 0)
     start, stop = int(indices[0]), int(indices[-1]) + 1

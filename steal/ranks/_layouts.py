@@ -78,7 +78,7 @@ class LearnedLayout(NamedTuple):
                 placements = tuple(Placement.parse(name) for name in _PLACEMENT.findall(names))
                 if len(placements) == len(mesh):
                     return cls(mesh, placements, int(divisor or 1))
-        except ValueError:
+        except ValueError:  # `Placement.parse` refuses a name
             pass
         raise FilchError(f"{text!r:.200} is not a layout like '2: S(0)'")
 

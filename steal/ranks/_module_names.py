@@ -22,8 +22,8 @@ def wrapper_names(modules: Mapping[str, ModuleInfo]) -> dict[str, str]:
 
 def unwrapped(name: str, wrappers: Mapping[str, str]) -> str:
     """Return a name without the submodules that wrappers add."""
-    for wrapper, inner in sorted(wrappers.items(), key=lambda pair: -len(pair[1])):
-        if name == inner or name.startswith((f"{inner}.", f"{inner}/")):
+    for wrapper, inner in sorted(wrappers.items(), key=lambda pair: -len(pair[1])):  # the innermost first
+        if name == inner or name.startswith((f"{inner}.", f"{inner}/")):  # an ATen call is named `module/0.operator`
             name = f"{wrapper}.{name[len(inner) :].removeprefix('.')}".strip(".")
     return name
 
@@ -47,7 +47,10 @@ class _SameKeys(Mapping[Key, Key]):
 
 
 def unwrapped_keys(dump: Dump) -> Mapping[Key, Key]:
-    """Return the keys of a dump by their names without wrappers; a wrapper's own records are left out."""
+    """Return the keys of a dump by their names without wrappers.
+
+    A wrapper's own record is left out if the module that it wraps has one, as both would have the same key.
+    """
     wrappers = wrapper_names(dump.modules)
     if not wrappers:
         return _SameKeys(dump)

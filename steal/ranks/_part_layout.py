@@ -19,11 +19,12 @@ def layout_of(
     dims = [placement.dim for placement in placements if placement.kind == "shard"]
     for dim, placement in enumerate(placements):
         if placement.kind == "shard" and placement.dim < len(shape):
+            # The coordinates in this dimension of the mesh of the ranks that are at 0 in all others.
             along = [place[dim] for place in grid.coordinates if not any(place[:dim] + place[dim + 1 :])]
             step = prod(sizes[dim + 1 :])
             part_sizes = tuple(_size(tensors[index * step], placement.dim) for index in along)
             shape[placement.dim] = sum(part_sizes)
-            if dims.count(placement.dim) == 1 and not placement.zigzag:
+            if dims.count(placement.dim) == 1 and not placement.zigzag:  # only these may be uneven
                 found[dim] = _with_sizes(placement, part_sizes)
     return Sharding(grid, tuple(found), tuple(shape), "")
 
@@ -53,4 +54,4 @@ def _with_sizes(placement: Placement, sizes: tuple[int, ...]) -> Placement:
 
 
 def _size(tensor: torch.Tensor, dim: int) -> int:
-    return tensor.shape[dim] if dim < tensor.dim() else 0
+    return tensor.shape[dim] if dim < tensor.dim() else 0  # a part may have fewer dimensions

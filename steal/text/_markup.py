@@ -11,8 +11,8 @@ _MAX_LENGTH = 2000  # characters of a cell or a sentence
 # has none.
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_OPENING = re.compile(r"^(\s*)(#+|[+=-]+|\d+[.)])(?=\s|$)")
-_LINKED = re.compile(r"([@#])(?=\w)|(?<![^\W_])(www|WWW)(?=\.)")
+_OPENING = re.compile(r"^(\s*)(#+|[+=-]+|\d+[.)])(?=\s|$)")  # headings, lists and rules
+_LINKED = re.compile(r"([@#])(?=\w)|(?<![^\W_])(www|WWW)(?=\.)")  # what GitHub makes a link
 _INDENTED = re.compile(r"^ {4,}")
 _SCRIPT = {ord(char): f"\\u{ord(char):04x}" for char in "<>&"}
 

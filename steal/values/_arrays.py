@@ -44,7 +44,7 @@ def array_to_tensor(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | s
         extra["order"] = "F"
     if exact and not (extra.get("scalar") or value.flags.writeable):
         extra["readonly"] = True
-    if _is_raw(dtype) and dtype.itemsize:
+    if _is_raw(dtype) and dtype.itemsize:  # empty strings have no bytes
         raw = array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
         return torch.from_numpy(raw.reshape(*array.shape, dtype.itemsize)), extra | {"dtype": dtype.str}
     if dtype.type.__module__ == "ml_dtypes":
@@ -59,7 +59,7 @@ def array_to_tensor(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | s
     try:
         return torch.from_numpy(
             array.view(np.uint64) if array.dtype == np.uint64 else array
-        ), extra  # of two such types
+        ), extra  # NumPy has two such types
     except (TypeError, ValueError):
         return f"torch has no dtype {dtype}"
 

@@ -22,7 +22,8 @@ _SEQUENCES: tuple[tuple[Any, str], ...] = ((tuple, "tuple"), (list, "list"), (de
 def children(value: Any) -> tuple[str, Iterator[Child]] | None:
     """Return the tag of a container and its children as (path step, key, child); None if it is not a container.
 
-    In a `"tuple"`, `"list"`, `"set"` or `"dict"` the path step of an item begins with `[`. Instance attributes of a
+    The other tags are `"fields"` of an object with named fields, and `"state"` of one with all its attributes. In a
+    `"tuple"`, `"list"`, `"set"` or `"dict"` the path step of an item begins with `[`. Instance attributes of a
     subclass follow the items, with steps like `.name`. Items are read through the built-in base class, so that no
     overridden method runs and no iterator is consumed.
     """

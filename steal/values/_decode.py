@@ -99,7 +99,7 @@ class _ValueDecoder:
             if spec is None or type(spec) in _SCALARS:
                 return spec
             raise TypeError("a list without a tag")
-        if depth > 2 * MAX_DEPTH:
+        if depth > 2 * MAX_DEPTH:  # `encode` writes at most MAX_DEPTH levels, and a few more inside keys
             raise ValueError("nested too deeply")
         tag: Any = next(iter(spec), None)
         result: Any
@@ -163,7 +163,7 @@ class _ValueDecoder:
         if tag in PART_TAGS:
             return self._composite(tag, spec)
         if tag == "numpy":
-            inner = self._part(spec["numpy"])
+            inner = self._part(spec["numpy"])  # a tensor, or a placeholder if its data was not stored
             return tensor_to_array(inner, spec, self._count_copy) if isinstance(inner, torch.Tensor) else inner
         return _LEAVES[tag](spec)
 
@@ -174,6 +174,7 @@ class _ValueDecoder:
             tensor = self.tensors[reference] = self.get(reference)
         else:
             tensor = tensor.detach()  # a tensor object for each occurrence, with the same memory
+        # A layout is that of the stored tensor, not of a part of it.
         if self.shardings and "sharding" not in spec and reference in self.shardings and "part" not in spec:
             return self._tensor({**spec, "sharding": self.shardings[reference].to_json()})
         if len(spec) == 1:
@@ -266,7 +267,7 @@ def _instantiate(cls: type, tag: str, items: list[tuple[Any, Any]], attributes: 
         # torch's structseqs (such as torch.max's result) refuse tuple.__new__; their constructor runs no Python code.
         return cls(values)
     base = next((base for base in _BASES[tag] if issubclass(cls, base)), None)
-    if base is None or hasattr(cls, "_fields"):
+    if base is None or hasattr(cls, "_fields"):  # a named tuple has the tag "fields"
         return None
     try:
         result = base.__new__(cls, values) if base in (tuple, frozenset) else base.__new__(cls)

@@ -104,7 +104,7 @@ class _State:
         """Remember the spec of an object that may occur again."""
         if self.exact:
             self.seen[id(value)] = value, spec
-        else:
+        else:  # it was there only to notice a value that contains itself
             self.seen.pop(id(value), None)
         return spec
 

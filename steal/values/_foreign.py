@@ -35,6 +35,7 @@ class Foreign:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
+        # Through `__dict__`: while the attributes are not set, as in unpickling, `self.fields` would come back here.
         for contents in (self.__dict__.get("fields", {}), self.__dict__.get("attributes", {})):
             if name in contents:
                 return contents[name]

@@ -33,7 +33,7 @@ class GrownTensor(NamedTuple):
 
 
 class _LastTensor(NamedTuple):
-    """The last tensor at a place; `dim` is the dimension in which it has grown, if it has."""
+    """The last tensor at a place; `dim` is None if it was stored whole, `hashes` if it is no longer than the last."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -63,7 +63,7 @@ class GrowthTracker:
         if last is None or last.hashes is None:
             return None
         dim = _grown_dimension(last, raw)
-        if dim is None or last.dim not in (None, dim):
+        if dim is None or last.dim not in (None, dim):  # it grew in another dimension before
             return None
         hashes = row_hashes(raw)
         if hashes is None or not np.array_equal(hashes.take(range(last.shape[dim]), dim), last.hashes):
@@ -123,7 +123,10 @@ class GrownBytes:
 
 
 def _grown_dimension(last: _LastTensor, raw: torch.Tensor) -> int | None:
-    """Return the only dimension, not the innermost, along which `raw` is longer than the last tensor; else None."""
+    """Return the only dimension along which `raw` is longer than the last tensor; else None.
+
+    It is not the innermost one, whose rows are hashed as wholes.
+    """
     if raw.dtype != last.dtype or raw.dim() != len(last.shape):
         return None
     differing = [dim for dim, (old, new) in enumerate(zip(last.shape, raw.shape, strict=True)) if old != new]
