@@ -72,7 +72,7 @@ class EagerBackend:
 
         def replace(name: str, value: torch.Tensor) -> torch.Tensor:
             reference = fitting_reference(references, name, value)
-            # The layout may decide which kernel runs.
+            # The layout may decide which kernel runs, so the reference gets that of the value.
             return value if reference is None else torch.empty_like(value).copy_(reference)
 
         return iter(self._run(compiled, inputs, compiled.graph.producer, replace).items())
@@ -80,7 +80,7 @@ class EagerBackend:
     def _run(
         self, compiled: Compiled, inputs: Values, wanted: Collection[str], replace: Replace | None = None
     ) -> dict[str, torch.Tensor]:
-        """Run the program and return the wanted values by name, on the CPU.
+        """Run the program and return the wanted values by name, on the CPU; those that it does not have are left out.
 
         Args:
             compiled: the result of `compile`.
@@ -149,7 +149,10 @@ class EagerBackend:
         return moved
 
     def _move(self, value: Any) -> Any:
-        """Return a tensor on the backend's device, with its dtype if it is floating-point; another value as it is."""
+        """Return a tensor on the backend's device, with its dtype if it is floating-point; another value as it is.
+
+        A dtype or device that is None stays the tensor's own.
+        """
         if not isinstance(value, torch.Tensor):
             return value
         dtype = self.dtype if value.is_floating_point() else None
@@ -211,7 +214,7 @@ def _dtype(option: str, value: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def checked_device(device: torch.device | str | None, backend: str) -> torch.device | None:
-    """Return a device of torch, for the backend of this name.
+    """Return a device of torch, for the backend of this name; None if none is given.
 
     Raises:
         BackendError: the machine does not have it.

@@ -70,7 +70,7 @@ def write_without_weights(model: ir.Model, path: Path, dtypes: Collection[ir.Dat
     weights = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     size = weight_bytes(model)
     given = {name: tensor for name, tensor in weights.items() if tensor.nbytes > _SMALL and tensor.dtype in dtypes}
-    if size <= _LARGE or size - sum(tensor.nbytes for tensor in given.values()) > _LARGE:
+    if size <= _LARGE or size - sum(tensor.nbytes for tensor in given.values()) > _LARGE:  # or what is left is large
         write_model(model, path)
         return {}
     light = model.clone()
@@ -80,7 +80,7 @@ def write_without_weights(model: ir.Model, path: Path, dtypes: Collection[ir.Dat
             DATA, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name
         )
     for value in (value for graph in light.graphs() for value in graph.initializers.values()):
-        if isinstance(value.const_value, ir.ExternalTensor) and value.name not in given:  # must not refer to `DATA`
+        if isinstance(value.const_value, ir.ExternalTensor) and value.name not in given:  # not in this folder
             value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
     with _write_errors():
         proto = serde.serialize_model(light)
@@ -102,6 +102,10 @@ def _write_errors() -> Iterator[None]:
 
 def refuse_large_values(model: onnx.ModelProto, weights: int) -> None:
     """Refuse a model with values, or constants to be folded, that would exhaust the memory.
+
+    Args:
+        model: the model; large weights may be in another file.
+        weights: the bytes of all its weights.
 
     Raises:
         BackendError: the model has such a value; see `check_values`.

@@ -202,11 +202,14 @@ class FormFinder:
         value = name.removeprefix(FLOAT32_PREFIX)
         if value not in self._exported.known:
             return None
-        transforms = self._cast_to(self._type_of(value) or "float16")
+        transforms = self._cast_to(self._type_of(value) or "float16")  # the prefix is that of float16 values
         return None if transforms is None else Form(value, transforms)
 
     def _by_readers(self, name: str) -> Form | None:
-        """Find the form of a value by a node that reads it and only changes its form, or that dequantizes it."""
+        """Find the form of a value by a node that reads it and only changes its form, or that dequantizes it.
+
+        A node that dequantizes and has the name of an exported one reads what that reads.
+        """
         for user in self._compiled.consumers.get(name, ()):
             result = self._form(user.outputs[0]) if _is_view(user) and user.inputs[0] == name else None
             transforms = None if result is None else self._transforms_of(user)
@@ -234,7 +237,7 @@ class FormFinder:
     def _transforms_of(self, node: Node, *, inverse: bool = False) -> tuple[Transform, ...] | None:
         """Return the transforms of a node that only changes the form, or with `inverse` those that undo it.
 
-        None if the node is another one, or its shape or dtype is not known.
+        None if the node is another one, its shape or dtype is not known, or it casts to integers.
         """
         target = node.inputs[0] if inverse else node.outputs[0]
         match node.operator.movement:
@@ -249,6 +252,7 @@ class FormFinder:
             case "cast":
                 return self._cast_to(self._compiled.values[target].dtype or self._type_of(target))
             case "reshape":
+                # With `allowzero`, 0 is a size; a `Reshape` object would keep the dimension.
                 is_given = node.op == "Reshape" and not inverse and not node.attributes.get("allowzero")
                 shape = self._numbers(node.inputs[1]) if is_given else None
                 return self._reshape_to(target) if shape is None else (Reshape(tuple(shape)),)
@@ -271,7 +275,10 @@ class FormFinder:
         return None if value is None else value.dtype
 
     def _reshape_to(self, name: str) -> tuple[Transform, ...] | None:
-        """Return a reshape to the shape of a value, of which one dimension may be unknown."""
+        """Return a reshape to the shape of a value, of which one dimension may be unknown; None if more are.
+
+        Also None for a dimension of 0, which `Reshape` would keep.
+        """
         dims = self._shape(name)
         if dims is None:
             return None
@@ -279,7 +286,10 @@ class FormFinder:
         return (Reshape(shape),) if shape.count(-1) < 2 and 0 not in shape else None
 
     def _shape(self, name: str) -> Sequence[Dim] | None:
-        """Return the shape of a compiled value, if it is that of an exported value or a constant input of a Reshape."""
+        """Return the shape of a compiled value, if it is that of an exported value or a constant input of a Reshape.
+
+        None if it is neither.
+        """
         node, form = self._compiled.producer.get(name), self._form(name)
         if form is not None and all(isinstance(transform, Cast) for transform in form.transforms):
             value = self._exported.values.get(form.value)
@@ -287,12 +297,13 @@ class FormFinder:
         return self._numbers(node.inputs[1]) if node is not None and node.op == "Reshape" else None
 
     def _blocked(self, value: str) -> Form | None:
-        """Return the form of an exported value that is stored in blocks."""
+        """Return the form of an exported value that is stored in blocks; the cast is for float16 kept in float32."""
         transforms = self._unblocks(self._shape(value))
         return None if transforms is None else Form(value, (*transforms, *(self._cast_to(self._type_of(value)) or ())))
 
     def _unblocks(self, shape: Sequence[Dim] | None, *, channels_last: bool = False) -> tuple[Transform, ...] | None:
         """Return the conversion of a blocked value to a shape; None if its number of channels is not known."""
+        # As `[N, C, …]`, or `[N, …, C]` with `channels_last`: fewer than three dimensions are not stored in blocks.
         channels = None if shape is None or len(shape) < 3 else shape[-1 if channels_last else 1]
         is_known = isinstance(channels, int) and channels > 0
         return self._unblock(channels, channels_last=channels_last) if is_known else None
@@ -301,9 +312,12 @@ class FormFinder:
         return (Unblock(channels, self._block), *((Permute(CHANNELS_LAST),) if channels_last else ()))
 
     def _by_node_name(self, node: Node, index: int) -> Form | None:
-        """Find the form of a node that was moved past a Transpose, a Cast or a reordering: it keeps its name."""
+        """Find the form of a node that was moved past a Transpose, a Cast or a reordering: it keeps its name.
+
+        If its inputs are permuted in the same way, as far as it is known, so is its result, unless it mixes dimensions.
+        """
         origin = self._exported_nodes.get(node.name)
-        if origin is None or origin.op != node.op or index >= len(origin.outputs):
+        if origin is None or origin.op != node.op or index >= len(origin.outputs):  # another node of this name
             return None
         value = origin.outputs[index]
         forms = [self._form(name) for name in node.inputs]
@@ -325,7 +339,7 @@ class FormFinder:
     def _permutations(self, origin: Node, forms: Sequence[Form | None]) -> Iterator[Perm]:
         """Yield, for each input of an exported node, the permutation in which the compiled node reads it.
 
-        Inputs whose permutation is not known are left out.
+        Inputs whose permutation is not known, and constants, are left out.
 
         Args:
             origin: the exported node.
@@ -337,7 +351,7 @@ class FormFinder:
             exported_read, compiled_read = self._transpose_source(name), self._transpose_source(form.value)
             if exported_read is None or compiled_read is None or exported_read[0] != compiled_read[0]:
                 continue  # they do not read the same value
-            order = compiled_read[1]
+            order = compiled_read[1]  # from the value that both read to, finally, what the compiled node reads
             for transform in reversed(form.transforms):
                 if isinstance(transform, Permute):
                     order = _compose(order, _inverse(transform.perm))
@@ -370,7 +384,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _mixes_dimensions(node: Node) -> bool:
-    """Return whether a node combines or replaces dimensions."""
+    """Return whether a node combines or replaces dimensions, so that it does not permute its result as its input."""
     return node.operator.product is not None or node.operator.movement in ("reshape", "expand")
 
 

@@ -80,7 +80,7 @@ class CutProgram:
         inside = exported.producer.keys() - tensors.keys()
         model = Cutter(program.model, exported).cut(exported.nodes, inside, wanted={*values.values()})
         for value in model.graph.inputs:
-            if value.name in tensors:  # the model need not declare types and shapes of inner values
+            if value.name in tensors:  # a cut; the model need not declare types and shapes of inner values
                 tensor = tensors[value.name]
                 value.type = value.type or ir.TensorType(ir.DataType.from_numpy(torch_to_array(tensor).dtype))
                 value.shape = value.shape or ir.Shape(tensor.shape)
@@ -125,7 +125,7 @@ def _exported_references(
 
 
 def _fits(exported: Graph, name: str, tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has the dtype and shape that the graph declares for a value."""
+    """Return whether a tensor has the dtype and shape that the graph declares for a value, as far as it does."""
     declared = exported.values[name]
     if declared.dtype not in (None, str(tensor.dtype).removeprefix("torch.")):
         return False

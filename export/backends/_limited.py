@@ -43,7 +43,10 @@ class LimitedBackend:
         return repr(self._backend)
 
     def _limited(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method that raises an error if a call, or the next item of an iterator, takes too long."""
+        """Return a method that raises an error if a call, or the next item of an iterator, takes too long.
+
+        One of `_UNLIMITED` is returned unchanged.
+        """
         what = f"backend {self.name!r}"
 
         @wraps(method)

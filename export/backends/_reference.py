@@ -35,7 +35,7 @@ class ReferenceBackend:
         if _ENDLESS in {node.op_type for node in program.model.graph.all_nodes()}:
             raise BackendError(f"onnx.reference runs {_ENDLESS} by Python's re, which no time limit stops")
         proto = serde.serialize_model(with_weights(program.model))
-        refuse_large_values(proto, proto.ByteSize())
+        refuse_large_values(proto, proto.ByteSize())  # the weights are nearly all of it
         try:
             evaluator = ReferenceEvaluator(proto)
         except Exception as error:
@@ -62,7 +62,7 @@ class ReferenceBackend:
         values: dict[str, torch.Tensor] = {}
 
         def replace(name: str, value: Any) -> Any:
-            if not name or not _is_array(value):
+            if not name or not _is_array(value):  # an output that is left out, or a sequence or text
                 return value
             values[name] = array_to_torch(value)
             reference = fitting_reference(references, name, values[name])
@@ -107,5 +107,5 @@ class _ReplacingNode:
 
 
 def _is_array(value: Any) -> bool:
-    """Return whether a value is an array of numbers; torch has no strings."""
+    """Return whether a value is an array of numbers: not of strings, bytes or objects, which torch does not have."""
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "USO"

@@ -14,7 +14,7 @@ from ..program._bodies import Bodies, has_bodies, runs_of
 from ..program._program import Program
 from ._backend import Backend, Values
 
-_MOST_NODES = 4096  # that are added, besides one copy of each: 2 ms each, and ONNX Runtime starts so many at once
+_MOST_NODES = 4096  # that are added, besides one copy of each: 2 ms each; a session of a segment has at most so many
 _MOST_BYTES = 2**30  # of all values; with more, further iterations of loops are not added
 _DEEPEST = 16  # levels of graphs in graphs
 
@@ -60,9 +60,10 @@ def _unrolled_model(
     if not unrolling.nodes:
         return model, tuple(unrolling.notes)
     if not bodies.model.functions:
-        infer_types(bodies.model, check_ranks)  # the file need not declare those of values in bodies
+        # The file need not declare those of values in bodies. `check_ranks` takes no models with functions.
+        infer_types(bodies.model, check_ranks)
     if most and sum(value_sizes(graph_from_onnx(bodies.model), calls[0]).values()) > _MOST_BYTES:
-        return _unrolled_model(model, backend, calls, most=0)
+        return _unrolled_model(model, backend, calls, most=0)  # one copy of each node is still added
     return bodies.model, tuple(unrolling.notes)
 
 
@@ -133,7 +134,7 @@ def _runs(
     if question is None:  # nothing has to be computed: the nodes are function calls
         return [{1} for _ in nodes]
     inputs = [value.name or "" for value in question.graph.inputs]
-    if any(name not in call for call in calls for name in inputs):
+    if any(name not in call for call in calls for name in inputs):  # the question can't be run
         return []
     try:
         compiled = backend.compile(Program(question), optimize=False)

@@ -51,7 +51,7 @@ def comparable(value: object) -> torch.Tensor | None:
     if not isinstance(value, np.ndarray | np.generic):
         return None
     array = np.asarray(value)
-    return _hashes(array) if array.dtype.kind in "OSTU" else array_to_torch(array)
+    return _hashes(array) if array.dtype.kind in "OSTU" else array_to_torch(array)  # objects, bytes and text
 
 
 def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:

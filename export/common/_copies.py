@@ -45,7 +45,7 @@ def _copied_spans(
     Returns:
         the copy, and the byte of the memory at which it begins, by the address of the memory.
     """
-    used: dict[int, tuple[torch.UntypedStorage, int, int]] = {}
+    used: dict[int, tuple[torch.UntypedStorage, int, int]] = {}  # the memory and its used bytes, by its address
     for tensor in tensors:
         storage, start, end = used.get(_address(tensor), (tensor.untyped_storage(), *_span(tensor)))
         first, last = _span(tensor)
@@ -53,7 +53,7 @@ def _copied_spans(
     copied = {}
     for address, (storage, start, end) in used.items():
         if storage.nbytes() <= max(_SMALL, _RATIO * (end - start)):
-            start, end = 0, storage.nbytes()  # noqa: PLW2901
+            start, end = 0, storage.nbytes()  # noqa: PLW2901  all of it
         begin = start // _ALIGNMENT * _ALIGNMENT
         part = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, begin, (end - begin,), (1,))
         copied[address] = part.to(device, copy=True).untyped_storage(), begin

@@ -62,4 +62,5 @@ def check_installation() -> None:
 def _distributions_in(site: Path) -> list[str]:
     """Return the names of the distributions that installed the package into a folder; a source build has none."""
     found = distributions(path=[str(site)])
+    # In a RECORD, each line is the path of a file, its hash and its size.
     return sorted({one.name for one in found if f"\n{_FILE}," in f"\n{one.read_text('RECORD')}"})

@@ -114,6 +114,7 @@ class TimeLimit:
                 step.outer.deadline += time.monotonic() - step.started
             if step.raised:
                 _deliver_interruption()
+        # Another `BaseException`, such as `KeyboardInterrupt`, is raised instead.
         if step.expired and (problem is None or isinstance(problem, Exception | _TimeIsUp)):
             raise step.error() from None
 
@@ -135,7 +136,10 @@ class TimeLimit:
                 self._report_stuck(str(stuck))
 
     def _expire(self, step: _TimedStep, now: float) -> FilchError | None:
-        """Try the next way to stop an expired step; return the step's error if none is left."""
+        """Try the next way to stop an expired step; return the step's error if none is left, else None.
+
+        The new deadline is when the next way is tried.
+        """
         step.expired = step.expired or now
         if step.stops:
             for stop in step.stops:

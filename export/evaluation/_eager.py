@@ -35,8 +35,8 @@ def walk_eager(
         inputs: the program's inputs, by the names of its placeholders.
         known: values to use instead of running their nodes, by node name. Nodes that only they need are not run.
         wanted: the names of the nodes to yield; None for all.
-        replace: called with the name and tensor of each wanted node, after it was yielded; later nodes read the result
-            in its place.
+        replace: called with the name and tensor of each wanted node that others read, after it was yielded; later nodes
+            read the result in its place. Integers are not replaced.
     """
     known = known or {}
     interpreter = Interpreter(program.graph_module)

@@ -18,6 +18,7 @@ from ..operators._in_float64 import float64_dtype, float64_operator, in_float64
 from ._devices import changed_copy
 from ._eager import Interpreter, Read, placeholder_values
 
+# The subject and the task in the message of an exceeded time limit, see `limited`.
 _STEP = "eager PyTorch", "to run an operation of the exported program in float64"
 
 
@@ -61,7 +62,7 @@ class Float64Program:
         self._interpreter.read = _read_float64(read)
         try:
             with limited(*_STEP, error=ExportError), _in_float64(), torch.no_grad():
-                read_nodes = node.all_input_nodes
+                read_nodes = node.all_input_nodes  # those without a value, such as `get_attr`, are run
                 self._interpreter.env = {item: known[item] if item in known else run(item) for item in read_nodes}
                 return run(node)
         finally:

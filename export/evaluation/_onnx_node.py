@@ -21,7 +21,7 @@ from ..operators._in_float64 import in_float64
 from ..operators._operator import NodeCall, Operator
 from ..operators._registry import find_operator
 
-Noise = Callable[[str, Any], Any]
+Noise = Callable[[str, Any], Any]  # from a value's name and the value to a copy, changed as much as by rounding
 _STEP = "PyTorch", "to compute a node of the ONNX program in float64"
 # What PyTorch and NumPy raise for operands that do not fit, or for dtypes that they do not support.
 _UNSUPPORTED = (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
@@ -164,7 +164,7 @@ class _Scope:
         for name, item in node.attributes.items():
             if not item.is_ref():
                 found[name] = _attribute(item)
-            elif (source := item.ref_attr_name or "") in self._attributes:
+            elif (source := item.ref_attr_name or "") in self._attributes:  # else the call leaves it out
                 found[name] = self._attributes[source]
         return found
 
@@ -199,7 +199,7 @@ def _defaults(domain: str, name: str, version: int) -> Mapping[str, Any]:
 
 
 def _attribute(item: ir.Attr) -> Any:
-    """Return the value of an attribute; decimal numbers are those of float32."""
+    """Return the value of an attribute; decimal numbers are those of float32. None for a tensor of strings."""
     if item.type == ir.AttributeType.TENSOR:
         tensor = item.as_tensor()
         return None if tensor.dtype == ir.DataType.STRING else in_float64(weight_to_torch(tensor))

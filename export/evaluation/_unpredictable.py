@@ -104,7 +104,7 @@ def is_random(node: fx.Node) -> bool:
 def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call draws random numbers. torch tags attention and recurrent networks even without dropout."""
     tags = getattr(target, "tags", None)
-    if tags is None:
+    if tags is None:  # a function or method of Python, or the name of one
         name = str(getattr(target, "__name__", target)).rstrip("_")
         is_training = any(item is True for item in (*args, *kwargs.values()))
         return operator_of(name).random or ("dropout" in name and is_training)
@@ -113,6 +113,7 @@ def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     arguments = getattr(target, "_schema").arguments  # noqa: B009  what has tags is an operator
     settings = {item.name: item.default_value for item in arguments}
     settings |= named_arguments(target, args, kwargs)
+    # A random operator without such a setting draws, too: None is not 0.
     has_dropout = all(settings.get(name) != 0 for name in ("p", "dropout", "dropout_p"))
     return has_dropout and settings.get("train") is not False
 

@@ -12,7 +12,7 @@ from ..graph._module_calls import ModuleCall, Port, Sides
 from ..program._original import Original
 
 _NOTE = "matched by value"
-_TOLERANCE = 1e-5  # of the harmonic error
+_TOLERANCE = 1e-5  # of the harmonic error, see `_error`
 
 
 def find_by_value(
@@ -33,8 +33,9 @@ def find_by_value(
         original: the exported program.
         inputs: for each input of its graph, the path of the model's argument.
         followed: ports of calls that were partly followed by name; these are kept, and those that are None are found.
+            A call that is not in it has none.
     """
-    captured = {key: _tensors_of(records, key) for key in missing}
+    captured = {key: _tensors_of(records, key) for key in missing}  # tensors of inputs and outputs, by path
     matches = {id(item): _Match(item) for sides in captured.values() for side in sides for item in side.values()}
     by_type: dict[tuple[torch.dtype, torch.Size], list[_Match]] = {}
     for match in matches.values():
@@ -92,7 +93,10 @@ class _Match:
 
 
 def _error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest harmonic error; decomposed operators may round differently, so equality is not required."""
+    """Return the largest harmonic error, |a - e| / (|e| + 1); equal numbers and NaN in both count as 0.
+
+    Decomposed operators may round differently, so equality of floating-point numbers is not required.
+    """
     if torch.equal(expected, actual):
         return 0.0
     if not (expected.dtype.is_floating_point or expected.dtype.is_complex):

@@ -30,7 +30,10 @@ _NAMES |= {"conv_states": "conv", "recurrent_states": "recurrent"}
 
 
 def register_caches(model: nn.Module) -> None:
-    """Register the cache classes of transformers as pytrees, if that library is imported."""
+    """Register the cache classes of transformers as pytrees, if that library is imported.
+
+    The function that does so depends on the version of transformers.
+    """
     if "transformers" not in sys.modules:
         return
     with contextlib.suppress(ImportError):
@@ -92,7 +95,7 @@ class CachedModel:
             f"{prefix}attention_mask": used_mask,
             f"{prefix}position_ids": positions.clone(),
         }
-        if f"{prefix}input_ids" in accepted:
+        if f"{prefix}input_ids" in accepted:  # otherwise it takes them by `**kwargs`
             given = {name: item for name, item in given.items() if name in accepted}
         if has_only_states(self.model):  # they need neither a mask nor positions
             given = {"input_ids": given["input_ids"]}
@@ -193,7 +196,10 @@ class CachedModel:
 
 
 def _emptied(layer: Any) -> Any:
-    """Return a layer of a cache without tokens, or with states that are 0."""
+    """Return a layer of a cache without tokens, or with states that are 0.
+
+    One without states becomes a `DynamicLayer`, which keeps all tokens.
+    """
     keys = [item for name in ("keys", "values") if (item := getattr(layer, name, None)) is not None]
     if not hasattr(layer, "recurrent_states"):
         layer = _cache_classes().DynamicLayer()
@@ -230,7 +236,7 @@ def cached_inputs(
     has_windows = cache.endswith("window")
     one_by_one = has_recurrent_states(model) or has_windows  # the program takes one token in each call
     count = _ROWS * (_PAST + _QUERIES)
-    example = tokens.flatten().repeat(-(-count // tokens.numel()))[:count].reshape(_ROWS, -1)
+    example = tokens.flatten().repeat(-(-count // tokens.numel()))[:count].reshape(_ROWS, -1)  # repeated if too few
     encoded = encoder_states(model, others)
     encoded = None if encoded is None else encoded[:1].repeat(_ROWS, 1, 1)
     cached = CachedModel(model, slots, encoded, has_windows)
@@ -259,7 +265,7 @@ def _dynamic_shapes(kwargs: Mapping[str, Any], cache: Any, *, has_slots: bool, o
     growing = {id(getattr(layer, name, None)) for layer in layers for name in ("keys", "values")}
     past = rows if has_slots else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}
     leaves = pytree.tree_leaves(cache)
-    of_cache = [past if id(leaf) in growing else rows if leaf.dim() else {} for leaf in leaves]
+    of_cache = [past if id(leaf) in growing else rows if leaf.dim() else {} for leaf in leaves]  # {}: a scalar
     return {name: shapes.get(name, of_cache) for name in kwargs}
 
 
@@ -467,7 +473,12 @@ def _cache_name(path: str, prefix: str) -> str:
 
 
 def _renamed(program: Program, names: Mapping[str, str]) -> Program:
-    """Return a program, and its exported program, with other names for some values."""
+    """Return a program, and its exported program, with other names for some values; their models are changed in place.
+
+    Args:
+        program: the program.
+        names: the new names by the old ones; other values keep theirs.
+    """
     original = program.original
     if original is None:
         raise ExportError("only a new export has its exported program")

@@ -149,7 +149,7 @@ def _export(call: _ExportedCall, next_step: Callable[[str], None], *, onnx_only:
         _copy_buffers(exported)
         _drop_numbers(exported)
         next_step("translation to ONNX")
-        refusal = ""
+        refusal = ""  # why torch can't translate it
         with plain_weight_names(exported) as restore_names:
             try:
                 decomposed, onnx_model = _translated(exported, call.dynamic_shapes)
@@ -356,7 +356,7 @@ def _sides(call: EagerCall, inputs: Sequence[Any], outputs: Sequence[Any], names
 
 
 def _ports(paths: Sequence[str | None], arguments: Sequence[Any], names: Names) -> tuple[Port | None, ...]:
-    """Return the ports of the tensors among some arguments; None for one whose value is not in the graph.
+    """Return the ports of the tensors among some arguments; None for one whose value can't be found.
 
     Args:
         paths: see `EagerCall.inputs`.

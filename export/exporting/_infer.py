@@ -20,7 +20,8 @@ def infer_types(model: ir.Model, check: Callable[[onnx.GraphProto], bool] = lamb
 
     Args:
         model: the model.
-        check: returns whether shapes may be computed; it raises a `ValueError` if nothing may be inferred.
+        check: returns whether inference may compute the contents of shapes (`data_prop`); it raises a `ValueError` if
+            nothing may be inferred.
     """
     values = [value for node in model.graph for value in node.outputs]
     if all(value.type is not None and value.shape is not None for value in values):

@@ -28,6 +28,7 @@ def cache_argument(model: nn.Module, kwargs: Mapping[str, Any] | None = None) ->
     typed = [name for name, item in parameters.items() if _is_cache_type(item.annotation)]
     skipped = getattr(model, "_skip_keys_device_placement", None) or ()
     stated = [*([skipped] if isinstance(skipped, str) else skipped), *_USUAL]
+    # One whose default is a boolean is a flag.
     named = [name for name in stated if name in parameters and not isinstance(parameters[name].default, bool)]
     found = [name for name in named if name in typed] or typed or named
     if found or kwargs is None:
@@ -42,7 +43,7 @@ def _argument_by_calls(
     """Return the name of an argument that a returned cache has, too, or for which a model returns the cache given."""
     held = [name for name, item in _call(model, kwargs) if is_cache(item)]
     untyped = [name for name, item in parameters.items() if item.annotation is item.empty and item.default is None]
-    for name in [name for name in untyped if held and name not in kwargs]:
+    for name in [name for name in untyped if held and name not in kwargs]:  # `held`: it returns a cache at all
         cache = sys.modules["transformers.cache_utils"].DynamicCache()
         if name in held or any(item is cache for _, item in _call(model, {**kwargs, name: cache})):
             return name

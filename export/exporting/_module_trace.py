@@ -144,7 +144,10 @@ def _restore(buffers: Sequence[tuple[nn.Module, str, torch.Tensor, torch.Tensor]
 
 
 def leaf_paths(tree: Any, tensors_by_path: Mapping[str, torch.Tensor]) -> list[str | None]:
-    """Return, for each pytree leaf of `tree`, the path of the same tensor in `tensors_by_path`, or None."""
+    """Return, for each pytree leaf of `tree`, the path of the same tensor in `tensors_by_path`, or None.
+
+    A tensor that is at several paths has them in order, one for each leaf.
+    """
     paths: dict[int, list[str]] = {}
     for path, tensor in tensors_by_path.items():
         paths.setdefault(id(tensor), []).append(path)

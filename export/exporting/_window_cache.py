@@ -89,7 +89,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]  # as above
         """See `CacheLayerMixin.update`."""
         length = self.cumulative_length[:, None, None, None]
         slots = torch.arange(self.slots, device=length.device)[:, None]
-        is_new = slots == length.clamp(max=self.slots - 1)
+        is_new = slots == length.clamp(max=self.slots - 1)  # the first unused slot, or else the last one
         is_full = length >= self.slots
         held: tuple[Any, Any] = self.keys, self.values
         self.keys, self.values = (

@@ -39,6 +39,7 @@ class Cutter:
         computed = {name for node in nodes for name in node.outputs}
         read = sorted({name for node in nodes for name in node.reads if name not in inside})
         view = ir.GraphView(
+            # Values that are computed and read become inputs below.
             [self._values[name] for name in read if name not in source.initializers and name not in computed],
             [],
             nodes=[self._nodes[node.name] for node in nodes],

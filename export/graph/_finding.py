@@ -83,6 +83,7 @@ class Finding:
     @property
     def diverged(self) -> bool:
         """Whether the value differs from its reference."""
+        # The last three are of values of one of two implementations.
         return self.status in ("different", "shape or dtype differs", "leaves A", "not in B", "contradicted")
 
     @property

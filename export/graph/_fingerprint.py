@@ -36,6 +36,7 @@ def _graph(graph: ir.Graph) -> Iterator[object]:
 def _node(node: ir.Node) -> tuple[object, ...]:
     names = tuple(None if value is None else value.name for value in (*node.inputs, *node.outputs))
     attributes = tuple((attr.name, str(attr.type), _attribute(attr)) for _, attr in sorted(node.attributes.items()))
+    # The number of inputs divides `names` into inputs and outputs.
     return node.op_identifier(), node.name, len(node.inputs), names, attributes
 
 

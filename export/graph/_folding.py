@@ -77,6 +77,7 @@ class _Folder:
 
     def folding(self) -> Folding:
         """Group the nodes, outermost calls first."""
+        # The nodes of a group, the depth of the calls in it, and its index.
         pending: list[tuple[list[int], int, int | None]] = [([*range(len(self._nodes))], 0, None)]
         while pending:
             nodes, depth, parent = pending.pop()
@@ -88,6 +89,7 @@ class _Folder:
         return Folding(tuple(self._groups), tuple(self._node_groups))
 
     def _add(self, path: Path, depth: int, parent: int | None, call: int) -> int:
+        """Add a group for the call at `depth` of a path, and return its index."""
         frame, enclosing = path[depth], path[depth - 1].path if depth else ""
         name = frame.path.removeprefix(f"{enclosing}.") if enclosing else frame.path
         self._groups.append(Group(parent, frame.path, name, frame.type, call))
@@ -96,7 +98,9 @@ class _Folder:
     def _items(self, nodes: Sequence[int], depth: int) -> dict[Key, list[int]]:
         """Return the members of a group: nodes by index, groups by path and call, split until there is no cycle."""
         keys: dict[int, Key] = {
-            node: node if len(self._paths[node]) <= depth else (self._paths[node][depth].path, 0) for node in nodes
+            # A node without a deeper call is an item itself.
+            node: node if len(self._paths[node]) <= depth else (self._paths[node][depth].path, 0)
+            for node in nodes
         }
         for split in (self._by_call, self._by_run):
             for cycle in self._cycles(keys):
@@ -107,7 +111,7 @@ class _Folder:
         return _numbered(items)
 
     def _cycles(self, keys: Mapping[int, Hashable]) -> list[set[Hashable]]:
-        """Return the sets of boxes that depend on each other."""
+        """Return the sets of boxes that depend on each other; `keys` has the box of each node."""
         boxes = nx.DiGraph()
         boxes.add_edges_from(
             (keys[producer], keys[node])
@@ -118,7 +122,15 @@ class _Folder:
         return [cycle for cycle in nx.strongly_connected_components(boxes) if len(cycle) > 1]
 
     def _by_call(self, nodes: Sequence[int], keys: Mapping[int, Key]) -> dict[int, tuple[str, int]]:
-        """Start a new group where a module reads a value that was computed outside of it from its previous output."""
+        """Start a new group where a module reads a value that was computed outside of it from its previous output.
+
+        Args:
+            nodes: the nodes of a cycle, in order.
+            keys: the box of each node.
+
+        Returns:
+            the new key of each node that is in a module's box: the path, and the number of the call.
+        """
         last_calls: dict[int, dict[str, int]] = {}  # for each node, the last call of each module that it depends on
         groups: dict[int, tuple[str, int]] = {}
         for node in nodes:
@@ -139,7 +151,7 @@ class _Folder:
         return groups
 
     def _by_run(self, nodes: Sequence[int], keys: Mapping[int, Key]) -> dict[int, tuple[str, int]]:
-        """Start a new group wherever nodes of another group stand in between, which leaves no cycle."""
+        """Start a new group wherever nodes of another group stand in between, which leaves no cycle; see `_by_call`."""
         groups: dict[int, tuple[str, int]] = {}
         count = dict(sorted(key for key in keys.values() if isinstance(key, tuple)))  # the highest call of each module
         previous: Key | None = None
@@ -147,7 +159,7 @@ class _Folder:
             key = keys[node]
             if isinstance(key, tuple):
                 path = key[0]
-                count[path] += key != previous
+                count[path] += key != previous  # True is 1: a new group begins
                 groups[node] = (path, count[path])
             previous = key
         return groups

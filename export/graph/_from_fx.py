@@ -92,10 +92,12 @@ def operator_name(target: Any) -> str:
 
 def _calls(node: fx.Node) -> list[tuple[str, str]]:
     """Return the path, with `@1` for the second call, and the class of each module call that a node runs in."""
+    # A backward node may have the stack of its forward node only.
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     calls = []
     for key, (dynamo_path, cls) in stack.items():
         path = _ROOT.sub("", str(dynamo_path))
+        # The key has the number of the call at its end; the name of a module may contain `@`, too.
         _, count = split_call(str(key)) if str(key).count("@") > path.count("@") else ("", 0)
         name = cls if isinstance(cls, str) else f"{cls.__module__}.{cls.__qualname__}"
         calls.append((f"{path}@{count}" if count else path, name))
@@ -117,14 +119,14 @@ def _sites(classes: Sequence[str], lines: Sequence[tuple[str, str, str]]) -> lis
     sites: list[str | None] = []
     for index in range(len(classes)):
         forward = next((forward_of[later] for later in user_modules if later >= index), len(lines))
-        called_by_torch = index > 0 and index - 1 not in forward_of
+        called_by_torch = index > 0 and index - 1 not in forward_of  # by a module of torch.nn, which has no lines
         file, line, function = lines[forward - 1] if forward and not called_by_torch else ("", "", "")
         sites.append(f"{file}:{line}" if function == "forward" else None)
     return sites
 
 
 def _forward_nodes(nodes: Sequence[fx.Node]) -> dict[int, fx.Node]:
-    """Return the first forward node of each autograd sequence number."""
+    """Return the first forward node of each autograd sequence number, which its backward nodes have, too."""
     forward: dict[int, fx.Node] = {}
     for node in nodes:
         number = node.meta.get("seq_nr")

@@ -39,6 +39,7 @@ def _graph(graph: ir.Graph | ir.Function, initializers: Mapping[str, ir.Value]) 
             values[value.name] = value_of(value.name, value.dtype, value.shape, value.const_value)
     return Graph(
         name=graph.name or "",
+        # An input that is also an initializer has a default: it counts as a constant.
         inputs=tuple(value.name or "" for value in graph.inputs if value.name not in initializers),
         outputs=tuple(value.name or "" for value in graph.outputs),
         constants=tuple(initializers),
@@ -122,7 +123,7 @@ def node_of(
         captured: names of values, in any order.
         metadata: the node's metadata properties.
     """
-    *paths, target = _parse_list(metadata.get(SCOPES)) or (None,)
+    *paths, target = _parse_list(metadata.get(SCOPES)) or (None,)  # without modules, it is in the model itself (`""`)
     return Node(
         name=name,
         op=node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}",
@@ -154,7 +155,10 @@ def _stack(paths: tuple[str, ...], classes: tuple[str, ...]) -> tuple[Frame, ...
 
 
 def _parse_list(text: str | None) -> tuple[str, ...]:
-    """Parse a list in a node's metadata: one item per enclosing module call, then one for the operation itself."""
+    """Parse a list in a node's metadata: one item per enclosing module call, then one for the operation itself.
+
+    Empty if there is none, or it is damaged or too long.
+    """
     if text is None or len(text) > _LONGEST_LIST:
         return ()
     items = text[2:-2].split("', '")
@@ -169,7 +173,7 @@ def _parse_list(text: str | None) -> tuple[str, ...]:
 
 
 def _source(trace: str | None) -> str | None:
-    """Return the innermost frame of a recorded stack trace, which is the line of model code."""
+    """Return the innermost frame of a recorded stack trace, `file:line` of the model's code; None if there is none."""
     frame = _LAST_FRAME.match(trace) if trace else None
     return f"{frame[1]}:{frame[2]}" if frame else None
 

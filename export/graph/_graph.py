@@ -195,6 +195,7 @@ def _comment(*notes: str | None) -> str:
 
 
 def _result(finding: Finding | None) -> str:
+    """Return a finding in brief, with a mark if the value diverged; `""` for None."""
     if finding is None:
         return ""
     result = f"error {finding.error:.1e}" if finding.error is not None and finding.judged else finding.status

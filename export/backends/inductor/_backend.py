@@ -134,7 +134,7 @@ def inductor(*, device: str | None = None, **options: Any) -> InductorBackend:
     """
     checked_device(device, "inductor")
     inductor_options = InductorOptions(**options)
-    inductor_options.settings()
+    inductor_options.settings()  # raises an error for an unknown mode or setting
     return InductorBackend(inductor_options, device)
 
 
@@ -143,7 +143,7 @@ def _with_eager_random(options: InductorOptions, module: fx.GraphModule) -> Indu
 
     Otherwise Inductor draws them inside of its kernels, where they can't be replaced.
     """
-    if "fallback_random" in options.settings() or not random_nodes(module.graph):
+    if "fallback_random" in options.settings() or not random_nodes(module.graph):  # set by the user
         return options
     return replace(options, config={**options.config, "fallback_random": True})
 

@@ -55,7 +55,7 @@ class Stored:
         """Replace the value for later kernels; a value that does not share the memory of the buffer stays as it is."""
         shares_memory = self.tensor.untyped_storage().data_ptr() == self.buffer.untyped_storage().data_ptr()
         sizes = zip(self.tensor.shape, self.tensor.stride(), strict=True)
-        is_expanded = any(stride == 0 and size > 1 for size, stride in sizes)
+        is_expanded = any(stride == 0 and size > 1 for size, stride in sizes)  # several elements are one number
         if shares_memory and not is_expanded:
             self.tensor.copy_(tensor)
 
@@ -190,7 +190,7 @@ class BufferMap:
         """
         computed_alone = {
             other.origins[0] for other in self._lowered.kernels if len(other.origins) == 1 and len(kernel.origins) != 1
-        }
+        }  # empty if this kernel has one operation only, which it keeps
         names = [name for name in kernel.origins if name not in computed_alone]
         nodes = [self._inductor_nodes[name] for name in names if name in self._inductor_nodes]
         computing = [node for node in nodes if not views_of(node)]
@@ -205,7 +205,7 @@ class BufferMap:
                 created.setdefault(name, []).append(node)
         result: dict[fx.Node, list[str]] = {}
         inputs, source_inputs = (graph.find_nodes(op="placeholder") for graph in (self._lowered.graph, self.source))
-        if len(source_inputs) == len(inputs):
+        if len(source_inputs) == len(inputs):  # otherwise AOTAutograd added or removed some, and positions differ
             result |= {node: [source.name] for node, source in zip(inputs, source_inputs, strict=True)}
         for name, source in self._source_nodes.items():
             node = _same_item(source, created) or _computing_node(source, created.get(name, []))
@@ -251,7 +251,7 @@ def _same_type(a: Any, b: Any) -> bool:
 
 
 def _type(node: Any) -> tuple[torch.dtype, str] | None:
-    """Return the dtype and shape of a node's result, or None if it is not a tensor."""
+    """Return the dtype and shape of a node's result, or None if it is not a tensor or not recorded."""
     value = node.meta.get("val", node.meta.get("example_value")) if isinstance(node, fx.Node) else None
     return (value.dtype, str([size_hint(size) for size in value.shape])) if isinstance(value, torch.Tensor) else None
 
@@ -262,7 +262,10 @@ def size_hint(size: Any) -> Any:
 
 
 def _recorded_sources(node: fx.Node, graph_id: int) -> set[str]:
-    """Return the names of the nodes of the graph with this `id` from which a node was created, as torch recorded."""
+    """Return the names of the nodes of the graph with this `id` from which a node was created, as torch recorded.
+
+    Each record names a node of one graph and, in `from_node`, the nodes of earlier graphs from which that was created.
+    """
     result, pending = set(), list(node.meta.get("from_node") or ())
     while pending:
         source = pending.pop()
@@ -285,7 +288,7 @@ def _identity(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def views_of(node: fx.Node) -> fx.Node | None:
-    """Return the node of which a node is a view, or None."""
+    """Return the node of which a node is a view, or None; an in-place operation is no view."""
     schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
     alias = schema.returns[0].alias_info if schema is not None and len(schema.returns) == 1 else None
     first = node.args[0] if node.args else None

@@ -24,6 +24,7 @@ def to_float16(module: fx.GraphModule) -> fx.GraphModule:
         if node.op == "placeholder" and _is_float(node):
             with graph.inserting_after(node):
                 cast = graph.call_function(_TO, (node,), {"dtype": torch.float16})
+            # Each user but the cast itself reads the cast.
             node.replace_all_uses_with(cast, delete_user_cb=lambda user, cast=cast: user is not cast)
         elif node.op not in ("placeholder", "output"):
             _lower(node)
@@ -47,7 +48,7 @@ def _is_float(node: fx.Node) -> bool:
 
 def _lower(node: fx.Node) -> None:
     """Let an operation compute in float16, and its fake tensors have this dtype."""
-    if node.op == "call_method" and node.target == "float":
+    if node.op == "call_method" and node.target == "float":  # `x.float()`, in Dynamo's graphs
         node.target = "half"
     node.args, node.kwargs = map_aggregate(node.args, _lowered), map_aggregate(node.kwargs, _lowered)
     if _is_float(node):

@@ -89,9 +89,10 @@ class KernelGraphs:
         return replace(self._named_kernels(compiled.forward).compiled(self), notes=notes)
 
     def _notes(self, inputs: Sequence[Any]) -> tuple[str, ...]:
-        """Raise an error for options without effect; return a note instead if torch.compile compiles with CUDA graphs.
+        """Raise an error for options without effect, because all inputs are on the CPU; otherwise return ().
 
-        A model that is compiled with this option may have graphs on several devices.
+        Return a note instead if torch.compile (`guarded`) compiles with CUDA graphs: a model that is compiled with this
+        option may have graphs on several devices.
         """
         devices = {self._task.device or item.device for item in inputs if isinstance(item, torch.Tensor)}
         if not devices or any(device.type != "cpu" for device in devices):
@@ -186,6 +187,7 @@ class KernelGraphs:
         settings = self._options.settings()
         if not with_cuda_graphs and settings.get("triton.cudagraphs"):
             settings["triton.cudagraphs"] = False
+        # If the caller guards the shapes, one graph is enough.
         key = (bool(settings.get("triton.cudagraphs")), *(() if self._task.guarded else map(_guarded, arguments)))
         if key not in self._graphs:
             with torch.set_grad_enabled(self._task.gradients), self._options.reductions():

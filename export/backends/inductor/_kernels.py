@@ -27,6 +27,7 @@ _PROVENANCE_MODULES = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "
 # Operations that call a library function which writes to its arguments; Inductor does not record their provenance.
 _UNRECORDED = ("ScatterFallback", "IndexPutFallback")
 _TUPLE_LAYOUT = "MultiOutputLayout"  # of a buffer that is not one tensor but several
+# In the generated code: the comment before a call, the definition of a kernel, and that of one with a file of its own.
 _HANDLE = re.compile(r"\[Provenance debug handles\] (\S+):(\d+)$", re.MULTILINE)
 _SOURCE = re.compile(r"^(\w+) = async_compile\.", re.MULTILINE)
 _TRITON = re.compile(r"^# kernel path: (\S+)\n(?:#.*\n|\n)*(\w+) = async_compile\.", re.MULTILINE)
@@ -142,7 +143,7 @@ def _recording(record: Callable[..., int | None], recorded: dict[int, Kernel]) -
 
     def recording(schedule: Any, kernel_name: str, is_extern: bool = False) -> int | None:  # noqa: FBT001, FBT002  torch's
         handle = record(schedule, kernel_name, is_extern)
-        if handle is not None:
+        if handle is not None:  # it is None where torch's provenance tracking is off
             function = _extern_provenance if is_extern else _fused_provenance
             provenance = function(schedule)
             reads = tuple(name for name in dict.fromkeys(provenance.reads) if name not in provenance.writes)
@@ -173,7 +174,7 @@ class _Provenance(NamedTuple):
 
 
 def _extern_provenance(operation: Any) -> _Provenance:
-    """Return the provenance of a call of a library function."""
+    """Return the provenance of a call of a library function: of one FX node if it is known, else of all its origins."""
     node = _fx_node(operation) or (_result_node(operation.origins) if operation.get_mutation_names() else None)
     origins = operation.origins if node is None else [node]
     return _Provenance(_input_names(operation), _output_names(operation), [item.name for item in origins])
@@ -359,7 +360,7 @@ def _layout_copies(operations: Sequence[Any], first_names: Mapping[str, str]) ->
         inputs = pytree.tree_leaves(list(getattr(operation, "inputs", ())))
         node = _fx_node(operation) if inputs else None
         sources = node.all_input_nodes if node is not None else []
-        if len(sources) == len(inputs):
+        if len(sources) == len(inputs):  # so that they correspond by position
             for buffer, source in zip(inputs, sources, strict=True):
                 is_copy = type(buffer).__name__ == "ComputedBuffer" and _shape(buffer.get_size()) == _shape_of(source)
                 if is_copy and _has_dtype_of(buffer, source):
@@ -377,7 +378,10 @@ def _cpp_file(function: Any) -> str:
 
 
 def _has_dtype_of(buffer: Any, node: fx.Node) -> bool:
-    """Return whether a buffer has the dtype of an operation's result; another one holds the result cast."""
+    """Return whether a buffer has the dtype of an operation's result; another one holds the result cast.
+
+    True if one of the dtypes is not known.
+    """
     value, dtype = node.meta.get("val"), getattr(getattr(buffer, "layout", None), "dtype", None)
     return dtype is None or not isinstance(value, torch.Tensor) or value.dtype == dtype
 

@@ -67,7 +67,7 @@ class InductorOptions:
             raise BackendError("use_fp16_reduction needs use_fp16=True: it sets how float16 accumulates")
 
     def settings(self) -> dict[str, Any]:
-        """Return the options by Inductor's names.
+        """Return the options by Inductor's names; `config` overrides the other options, and these override `mode`.
 
         Raises:
             BackendError: Inductor does not know the mode or a setting.

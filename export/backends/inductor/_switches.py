@@ -54,7 +54,7 @@ def switches_of(options: InductorOptions, settings: Mapping[str, Any], known: Ma
     steps = (
         Switch(kind, name)
         for name, (kind, off) in _STEPS.items()
-        if name in known and name not in settings and known[name] != off
+        if name in known and name not in settings and known[name] != off  # those in `settings` are options, below
     )
     set_options = (
         Switch(_SETTING, name, changes_graph=name not in _SAME_CODE)

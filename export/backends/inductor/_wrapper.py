@@ -92,7 +92,7 @@ class _Instrumented(ast.NodeTransformer):
         called again with each of these.
         """
         statements: list[ast.stmt] = []
-        called: dict[str, Kernel] = {}
+        called: dict[str, Kernel] = {}  # by the variable that the kernel writes
         for statement in body:
             statements.append(self.visit(statement))  # in the order of execution
             if self._calls_next(statement):
@@ -108,7 +108,7 @@ class _Instrumented(ast.NodeTransformer):
         if not self.remaining or not isinstance(statement, ast.Expr | ast.Assign):
             return False
         kernel, call = self.remaining[0], statement.value
-        is_after_comment = statement.lineno > kernel.line
+        is_after_comment = statement.lineno > kernel.line  # an earlier call may be of the same function
         return is_after_comment and isinstance(call, ast.Call) and _is_called(kernel.op, ast.unparse(call.func))
 
 

@@ -136,7 +136,10 @@ class OnnxRuntimeBackend:
         return {name: array_to_ort(tensor.numpy()) for name, tensor in given.items()}
 
     def _is_frugal(self, path: Path) -> bool:
-        """Return whether sessions of a program have to save memory: it is large, and runs on the CPU."""
+        """Return whether sessions of a program have to save memory: it is large, and runs on the CPU.
+
+        Only a program with large weights has the file `DATA`.
+        """
         return self.provider == CPU and path.with_name(DATA).exists()
 
     def _kept(self, session: ort.InferenceSession, path: Path) -> ort.InferenceSession | None:
@@ -156,12 +159,12 @@ class OnnxRuntimeBackend:
         computed = compiled.graph.producer
         if watch:
             wanted = {*watch, *compiled.graph.outputs}
-            # Nodes do not compute outputs that are inputs or weights.
+            # Nodes do not compute outputs that are inputs or weights: a run without watched values returns these.
             outputs = {} if computed.keys() >= {*compiled.graph.outputs} else self.run(compiled, inputs)
             observed = self.observe(compiled, inputs, buffer=sys.maxsize)
             return {**outputs, **{name: value for name, value in observed if name in wanted}}
         session = compiled.handle.session
-        replay = bool(self.options.use_cuda_graph) and compiled.handle.path.name != _PROGRAM
+        replay = bool(self.options.use_cuda_graph) and compiled.handle.path.name != _PROGRAM  # if it is optimized
         feeds = feeds_of(compiled.graph.inputs, inputs)
         results = run(session, feeds, self._device, replay=replay)
         converted = {name: to_comparable(value) for name, value in results.items()}
@@ -204,17 +207,17 @@ class OnnxRuntimeBackend:
         available = feeds_of([name for name in graph.inputs if name in last_reader], inputs)  # until the last reader
         for number, segment in enumerate(parts):
             replacements = {} if references is None else handle.references_of(segment, references)
-            if references is not None and selected is not None:
+            if references is not None and selected is not None:  # the nodes of some values that are read do not run
                 not_computed = segment.reads - {*segment.computed} - available.keys()
                 available |= handle.given_values(not_computed, references, specs)
             feeds = {name: available[name] for name in segment.reads & available.keys()}
-            keep = handle.weights <= buffer
+            keep = handle.weights <= buffer  # each session that is kept may have its own copy of the weights
             values, replaced = self._run_segment(handle, segment, feeds, replacements, specs, keep=keep)
             for name in list(values):
                 value = values.pop(name)
                 if last_reader.get(name, -1) > number:
                     available[name] = replaced.get(name, value)
-                if is_plain(value):
+                if is_plain(value):  # other values are yielded only if they are outputs
                     tensor = to_torch(value)
                     specs.setdefault(name, spec_of(tensor))
                     yield name, handle.form(name).to_exported(tensor.cpu())
@@ -385,7 +388,10 @@ class OnnxRuntimeBackend:
 
 
 def _dtypes_read(path: Path, message: str) -> str:
-    """Return the dtypes that the node in an error message reads, as text: it may have no kernel for these."""
+    """Return the dtypes that the node in an error message reads, as text: it may have no kernel for these.
+
+    `""` if the message names no node, or their dtypes are not known.
+    """
     found = re.search(r"node with name '([^']+)'", message)
     dtypes: list[str] = []
     with contextlib.suppress(Exception):  # the file may be damaged
@@ -461,7 +467,7 @@ class _CompiledFile:
     ) -> dict[str, ort.OrtValue]:
         """Return the references of values that are not computed, in the form that they have in the graph."""
         tensors = self._references(names, references)
-        for name in tensors.keys() - self.forms.keys():
+        for name in tensors.keys() - self.forms.keys():  # they have the form of the exported value, so its spec, too
             specs.setdefault(name, spec_of(tensors[name]))
         return self.to_ort_values(tensors, specs)
 
@@ -482,7 +488,7 @@ class _CompiledFile:
 
     @cached_property
     def rare_outputs(self) -> frozenset[str]:
-        """The outputs that are no tensors of numbers."""
+        """The outputs that are no tensors of numbers: strings, sequences and optionals."""
         without_numbers = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
         outputs = self.model.graph.output
         return frozenset(value.name for value in outputs if value.type.tensor_type.elem_type in without_numbers)

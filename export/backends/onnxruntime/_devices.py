@@ -67,7 +67,10 @@ def tensorrt(**options: Any) -> OnnxRuntimeBackend:
 
 
 def _gpu_options(backend: str, provider: str, options: dict[str, Any], problem: str) -> OrtOptions:
-    """Return the options, or raise an error if the installed onnxruntime lacks the execution provider."""
+    """Return the options, or raise an error if the installed onnxruntime lacks the execution provider.
+
+    `problem` says so, at the end of the message.
+    """
     ort_options = read_options(backend, provider, options)
     if provider not in ort.get_available_providers():
         raise BackendError(f"backend {backend!r} needs onnxruntime-gpu; the onnxruntime that is installed {problem}")
@@ -80,7 +83,7 @@ def _without_gpu() -> str:
 
 
 def _missing(library: str) -> str:
-    """Return the first missing library that a provider needs."""
+    """Return the first missing library that a provider needs; the provider's own if that is absent, or all exist."""
     providers = [*(Path(ort.__file__).parent / "capi").glob(f"*onnxruntime_providers_{library}.*")]
     if not providers:
         return f"onnxruntime_providers_{library}, which it was installed without"

@@ -135,7 +135,7 @@ class OrtOptions:
         return "\n    ".join([_AS_ARRAY + "def run(path, names, inputs):", *lines])
 
     def provider_settings(self, *, replay: bool) -> dict[str, str]:
-        """Return the options of the first provider.
+        """Return the options of the first provider; `tunable` overrides `search_space`, `provider_options` all others.
 
         Args:
             replay: whether `use_cuda_graph` applies: it needs outputs of known shapes, which an observed graph lacks.
@@ -246,6 +246,7 @@ def is_optimizer(name: str) -> bool:
     level, _, rest = name.partition("_")
     if re.fullmatch(r"Level\d", level) and rest == "RuleBasedTransformer":
         return _is_known(f"_{rest}")
+    # The name of one for a single provider begins with a known name and ends with the provider's.
     return _is_known(name) or _is_class(name) or (rest in ort.get_all_providers() and _is_known(level))
 
 
@@ -258,7 +259,7 @@ def _is_class(name: str) -> bool:
     Compilers merge a string with the end of a longer one (SkipLayerNormFusion), or write it as numbers
     (ConvActivationFusion).
     """
-    symbols = (f"{len(name)}{name}E".encode(), f"AV{name}@".encode())
+    symbols = (f"{len(name)}{name}E".encode(), f"AV{name}@".encode())  # as GCC or Clang, and as MSVC mangle names
     exists = any(library.find(symbol) >= 0 for library in _libraries() for symbol in symbols)
     return exists and name not in _RENAMED and not _is_known(f"{name}L1")  # else the optimizers' names have a level
 

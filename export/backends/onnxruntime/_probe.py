@@ -18,7 +18,7 @@ def can_start(provider: str) -> bool:
     except Exception:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
         return False
     finally:
-        ort.set_default_logger_severity(2)
+        ort.set_default_logger_severity(2)  # ONNX Runtime's default: warnings
     return provider in session.get_providers()
 
 

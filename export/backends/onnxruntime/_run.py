@@ -19,7 +19,7 @@ OrtValues = Mapping[str, ort.OrtValue]
 _PROFILED_RUNS = 5
 _KERNEL = "_kernel_time"  # suffix of the events of nodes in a profile
 _GRAPH_ID = "gpu_graph_id"  # option of a run: the CUDA graph to record or to replay
-_NO_GRAPH = "-1"
+_NO_GRAPH = "-1"  # neither recorded nor replayed
 _graph_ids = itertools.count(1)
 
 

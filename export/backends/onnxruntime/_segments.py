@@ -56,7 +56,7 @@ def order_like(graph: Graph, names: Sequence[str]) -> list[int]:
     for index, node in enumerate(graph.nodes):
         edges.add_edges_from((producers[name], index) for name in node.reads if name in producers)
     output_ranks = [[wanted_ranks[name] for name in node.outputs if name in wanted_ranks] for node in graph.nodes]
-    ranks: list[int] = []
+    ranks: list[int] = []  # of a node without a wanted output, for now the largest of the nodes that it reads
     for index in edges:
         ranks.append(max(output_ranks[index] or [ranks[earlier] for earlier in edges.pred[index]], default=0))
     # Nodes without a rank of their own go right before their first user.
@@ -78,7 +78,7 @@ def segments(graph: Graph, order: Sequence[int], sizes: Mapping[str, int], buffe
         buffer: the limit.
     """
     parts: list[list[int]] = []
-    size = buffer + 1
+    size = buffer + 1  # so that the first node begins a segment
     for index in order:
         added = sum(sizes.get(name, 0) for name in graph.nodes[index].outputs)
         if size + added > buffer or len(parts[-1]) == _MAX_NODES:

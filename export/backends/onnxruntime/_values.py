@@ -66,7 +66,7 @@ def to_ort(tensor: torch.Tensor) -> ort.OrtValue:
 def array_to_ort(array: np.ndarray) -> ort.OrtValue:
     """Convert an array to a value, which shares its memory if it is contiguous."""
     array = np.asarray(array, order="C")
-    if array.dtype.isbuiltin == 1:
+    if array.dtype.isbuiltin == 1:  # a dtype of NumPy itself
         return ort.OrtValue.ortvalue_from_numpy(array)
     bits = array.view(f"u{array.itemsize}")  # NumPy does not have the dtype itself
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, ir.DataType.from_numpy(array.dtype).value)

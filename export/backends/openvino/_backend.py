@@ -107,13 +107,14 @@ class OpenVinoBackend:
         ]
         observed: dict[str, torch.Tensor] = {}
         for values in unchanged or results:
+            # The first compilation that returns a value counts.
             observed = {name: values[name] for name in values if name in watch or name in outputs} | observed
         return outputs | observed
 
     def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
         """See `Profiles.profile`."""
         plain = compiled.handle.plain.model()
-        _infer(plain, inputs)
+        _infer(plain, inputs)  # a warm-up
         request = plain.create_infer_request()
         with _backend_errors("can't run the program"):
             request.infer(_feeds(plain, inputs))
@@ -173,7 +174,11 @@ class OpenVinoBackend:
         return {_PERF_COUNT: True, **precision, **self.config}
 
     def _precision_notes(self, compiled: ov.CompiledModel) -> tuple[str, ...]:
-        """Return a note on the precision, if it is not OpenVINO's choice or not float32."""
+        """Return a note on the precision if it is not what a user may expect.
+
+        That is if OpenVINO's choice (`precision` is None) is not float32, or another precision is not OpenVINO's
+        default. Empty also if the user has set it in `config`, or the device has no such property.
+        """
         if _PRECISION in self.config or _PRECISION not in compiled.get_property("SUPPORTED_PROPERTIES"):
             return ()
         used = compiled.get_property(_PRECISION).get_type_name()
@@ -205,7 +210,7 @@ _made_core = cache(ov.Core)  # which takes a while to make
 def _core(device: str) -> ov.Core:
     """Return OpenVINO's core, or raise an error if it lacks the device."""
     core = _made_core()
-    devices = core.available_devices
+    devices = core.available_devices  # `device` may also be one of several (`GPU.1`), or have a list (`AUTO:GPU,CPU`)
     if device not in devices and device.partition(".")[0].partition(":")[0] not in (*devices, *_VIRTUAL_DEVICES):
         raise BackendError(f"OpenVINO has no device {device!r} here; there are {', '.join(devices)}")
     return core

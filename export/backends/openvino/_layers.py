@@ -167,7 +167,7 @@ class ExecutedLayers:
         return tuple(
             layer.name
             for key, layers in self.by_key.items()
-            for layer in layers[len(other.by_key.get(key, ())) :]
+            for layer in layers[len(other.by_key.get(key, ())) :]  # of equal layers, as many as are missing
             if not layer.copies
         )
 
@@ -228,9 +228,10 @@ class ExecutedLayers:
         """Return the port of another compilation before the copies and casts that OpenVINO added for an output."""
         layer = other.layers[port[0]]
         sources = [source for source in layer.inputs if other.layers[source[0]].is_node]
-        is_in_both = bool(layer.computes) and layer.key in self.by_key
+        is_in_both = bool(layer.computes) and layer.key in self.by_key  # so it was not added for the output
         if len(sources) != 1 or is_in_both:
             return port
+        # A layer that is reported to compute nothing else than its source only prepares the output.
         repeats_source = {*layer.computes} <= {*other.layers[sources[0][0]].computes}
         return self._before_copies(other, sources[0]) if layer.copies or repeats_source else port
 
@@ -334,7 +335,7 @@ def _layer(op: Any, nodes: NodesByLayer) -> Layer:
         inputs=tuple((source.get_node().get_friendly_name(), source.get_index()) for source in sources),
         values=tuple(
             Value("", _DTYPES.get(dtype, dtype), shape_of(port.get_partial_shape()))
-            for dtype, port in zip(precisions * len(op.outputs()), op.outputs(), strict=False)
+            for dtype, port in zip(precisions * len(op.outputs()), op.outputs(), strict=False)  # one may be for all
         ),
     )
 
@@ -370,7 +371,7 @@ def _info(op: Any, name: str) -> str:
 
 
 def _may_have_same_size(*shapes: tuple[Dim, ...] | None) -> bool:
-    """Return whether two shapes may have the same number of elements."""
+    """Return whether two shapes may have the same number of elements; a shape that is not fully known may have any."""
     counts = set()
     for shape in shapes:
         sizes = [dim for dim in shape or () if isinstance(dim, int)]

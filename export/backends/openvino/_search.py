@@ -63,6 +63,7 @@ class ValueSearch:
         """Search until as many of the values as possible are found: all at once, then fewer at a time."""
         results = self._plain.layers.results
         named = {name for op in model.get_ordered_ops() for port in op.outputs() for name in port.get_names()}
+        # Values that the imported model still has under their names, and that are not outputs anyway.
         requested = [name for name in self._boundary if name in named and name not in results]
         compilation = self._compile_undisturbed(model, requested)
         self.compilations.append(compilation)
