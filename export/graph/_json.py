@@ -61,6 +61,7 @@ def _pack_node(node: Node) -> dict[str, Any]:
 
 
 def _node(data: Mapping[str, Any]) -> Node:
+    """Convert the result of `_pack_node` back; the fields that it left out are empty or None."""
     fields: dict[str, Any] = {name: _texts(data.get(name, ())) for name in ("inputs", "outputs", "captured", "origins")}
     for name in ("module", "source", "target", "code", "gradient_of"):
         fields[name] = _optional_text(data.get(name))
@@ -87,7 +88,7 @@ def _plain(item: Any) -> Any:
 
 
 def _attribute(item: Any) -> Any:
-    """Convert an attribute or a constant's content back; see `_plain`."""
+    """Convert an attribute or a constant's content back; a dictionary is a float that is not finite (see `_plain`)."""
     if isinstance(item, list):
         return [_attribute(element) for element in item]
     return float(item[_FLOAT]) if isinstance(item, dict) else item

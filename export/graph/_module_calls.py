@@ -71,7 +71,7 @@ def follow(port: Port, before: Graph | None, now: Graph) -> Port:
         before: the graph before the passes; None if it is not available.
         now: the graph after the passes.
     """
-    if port.value is None or port.value in now.known:
+    if port.value is None or port.value in now.known:  # it had no value before, or still has it
         return port
     if before is None:
         return replace(

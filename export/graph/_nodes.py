@@ -105,13 +105,14 @@ class Node:
     def reads(self) -> tuple[str, ...]:
         """The names of all values that it reads, those of its subgraphs included."""
         read = (*self.inputs, *self.captured)
-        return read if all(read) else tuple(filter(None, read))
+        return read if all(read) else tuple(filter(None, read))  # without omitted inputs
 
 
 def split_call(name: str) -> tuple[str, int]:
     """Return the path and the number of the call in the name of a module's call: `layers.0@1` is the second one.
 
-    The name of a module may contain `@`, too. So are names of values: `weight@1` is the weight after a step.
+    A name without a number is the first call, 0. The name of a module may contain `@`, too. So are names of values:
+    `weight@1` is the weight after a step.
     """
     path, at, count = name.rpartition("@")
     return (path, int(count)) if at and count.isascii() and count.isdigit() else (name, 0)

@@ -37,11 +37,12 @@ def value_sizes(graph: Graph, inputs: Mapping[str, torch.Tensor]) -> dict[str, i
             if shape is None or value is None or None in shape:
                 sizes[name] = read
             else:
-                sizes[name] = math.prod(size or 0 for size in shape) * _width(value.dtype)
+                sizes[name] = math.prod(size or 0 for size in shape) * _width(value.dtype)  # no size is None here
     return sizes
 
 
 def _size(dim: Dim, dims: Mapping[str, int]) -> int | None:
+    """Return the size of a dimension; None if it is not known, or its symbol is in no input."""
     return dim if isinstance(dim, int) else dims.get(dim or "")
 
 

@@ -76,7 +76,7 @@ class _Converter:
     def weight(self, value: ir.Value) -> None:
         """Round a weight for the lowered nodes; other nodes read the original."""
         low, others = self._uses(value)
-        if not low or value.const_value is None:
+        if not low or value.const_value is None:  # nothing reads it in the lower dtype, or it has no content
             return
         rounded = self._rounded(value.const_value.numpy())
         if not others:
@@ -90,7 +90,7 @@ class _Converter:
         _redirect(low, copy)
 
     def float_value(self, value: ir.Value, after: ir.Node | None) -> None:
-        """Round a float32 value for the lowered nodes that read it."""
+        """Round a float32 value for the lowered nodes that read it, by casts after the node `after` (see `_insert`)."""
         low, _ = self._uses(value)
         if low:
             casts = [_cast(value, f"{value.name}{self._suffix}", self._dtype)]
@@ -105,7 +105,7 @@ class _Converter:
             self._constant(node)
         if not self._simulate:
             self._lower(value, node)
-        elif node.op_type != "Constant":
+        elif node.op_type != "Constant":  # which is rounded already
             self._round(value, node)
 
     def _lower(self, value: ir.Value, node: ir.Node) -> None:
@@ -113,7 +113,7 @@ class _Converter:
         _, others = self._uses(value)
         name, is_output = value.name, value.is_graph_output()
         if is_output:
-            value.name = f"{name}{self._suffix}"
+            value.name = f"{name}{self._suffix}"  # the cast back to float32 gets the name of the output
         if others or is_output:
             back = _cast(value, str(name) if is_output else f"{name}_float32", _FLOAT)
             self._insert([back], node)
@@ -141,10 +141,10 @@ class _Converter:
         if self._simulate:
             return
         operator = find_operator(node.domain, node.op_type)
-        name = "" if operator is None else operator.dtype_attribute
+        name = "" if operator is None else operator.dtype_attribute  # "" if it has no such attribute
         if name in node.attributes and node.attributes[name].as_int() == _FLOAT:
             node.attributes[name] = ir.AttrInt64(name, int(self._dtype))
-        elif node.op_type == "ConstantOfShape":
+        elif node.op_type == "ConstantOfShape":  # whose attribute is a tensor, by default of a float32 zero
             fill = node.attributes["value"].as_tensor().numpy() if "value" in node.attributes else np.zeros(1, "f4")
             node.attributes["value"] = ir.AttrTensor("value", ir.tensor(self._rounded(fill)))
 

@@ -21,8 +21,8 @@ from filch.steal.files._scratch import Scratch
 from ..common._arrays import torch_to_array
 
 _BLOCK = 32  # weights that share a scale; engines for language models use this size
+_CAN_CACHE = "calibration_cache_path" in inspect.signature(quantize_static).parameters  # since ONNX Runtime 1.27
 # It declares that shapes are inferred, which the exporter did; without it, the tool logs a warning to the root logger.
-_CAN_CACHE = "calibration_cache_path" in inspect.signature(quantize_static).parameters
 _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 

@@ -107,7 +107,7 @@ class Lowering:
         """Return the program with all nodes but these in lower precision."""
         model = ir.external_data.load_to_model(self._program.model.clone())
         for node, named in zip(model.graph, self._graph.nodes, strict=True):
-            node.name = named.name
+            node.name = named.name  # nodes without a name have one in the graph
         return follow_changes(replace(self._program, model=self._lower_model(model, keep), path=None))
 
     def _lower_model(self, model: ir.Model, keep: Collection[str]) -> ir.Model:
@@ -128,7 +128,7 @@ class Lowering:
 
 
 def lowered_nodes(before: Graph, after: Graph) -> tuple[str, ...]:
-    """Return the names of the nodes of `before` that differ in `after`."""
+    """Return the names of the nodes of `before` that differ in `after`, or are not in it."""
     lowered = {node.name: _signature(node, after) for node in after.nodes}
     return tuple(node.name for node in before.nodes if _signature(node, before) != lowered.get(node.name))
 

@@ -36,7 +36,7 @@ def graph_from_proto(model: ModelProto, folder: Path) -> Graph:
     inputs = [info.name for info in graph.input]
     return Graph(
         name=graph.name,
-        inputs=tuple(name for name in inputs if name not in weights),
+        inputs=tuple(name for name in inputs if name not in weights),  # a file may list weights as inputs, too
         outputs=tuple(info.name for info in graph.output),
         constants=tuple(weights),
         nodes=nodes,

@@ -135,6 +135,7 @@ class _GraphChecker:
                 continue
             if kind == AttributeProto.UNDEFINED:
                 raise ValueError(f"the attribute {attribute.name!r:.80} has an unknown type")
+            # `plain_model` has replaced the sparse tensors of Constant nodes.
             if attribute.HasField("sparse_tensor") or len(attribute.sparse_tensors):
                 raise ValueError(
                     f"the attribute {attribute.name!r:.80} is a sparse tensor, which only a Constant node may have"
@@ -225,6 +226,7 @@ def _check_calls(main: _GraphSummary, functions: Mapping[_Function, _GraphSummar
     try:
         order = [*TopologicalSorter({key: summary.calls for key, summary in functions.items()}).static_order()]
     except CycleError as error:
+        # `graphlib` lists callees before their callers.
         raise ValueError(f"a function calls itself: {_chain(name for _, name in reversed(_cycle(error)))}") from None
     depth: dict[_Function, int] = {}
     nodes: dict[_Function, int] = {}

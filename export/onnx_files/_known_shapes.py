@@ -54,7 +54,7 @@ class KnownShapes:
             is_integer = inferred is not None and inferred.tensor_type.elem_type in _INTEGERS
             self._set(name, inferred if is_integer else None)
         for name, read in zip(node.output, node.input, strict=False) if node.op_type == "Shape" else ():
-            if (shape := self.shape(read)) is not None:
+            if (shape := self.shape(read)) is not None:  # which is then the content of the output
                 ends = {attribute.name: attribute.i for attribute in node.attribute}
                 self.add_constant(name, vector(shape[ends.get("start") : ends.get("end")]))
 

@@ -36,7 +36,7 @@ def map_weights(model: ir.Model, path: Path) -> None:
             if location not in files:
                 files[location] = _map(path, location)
             buffer, offset = files[location], tensor.offset or 0
-            if buffer is None or offset + tensor.nbytes > len(buffer):
+            if buffer is None or offset + tensor.nbytes > len(buffer):  # too short: it stays as it is
                 continue
             flat = torch.frombuffer(buffer, dtype=dtype, count=tensor.size, offset=offset)
             mapped = flat.reshape(tensor.shape.numpy())
@@ -44,7 +44,7 @@ def map_weights(model: ir.Model, path: Path) -> None:
 
 
 def _mapped_dtype(tensor: ir.ExternalTensor) -> torch.dtype | None:
-    """Return the torch dtype of a tensor that can be mapped; None for one that can't."""
+    """Return the dtype of a tensor to map; None if torch lacks or packs it, or the tensor is empty or not aligned."""
     try:
         dtype = tensor_adapters.to_torch_dtype(tensor.dtype)
     except (TypeError, ValueError):

@@ -40,7 +40,7 @@ _NUMBER = 110  # a number in a field of its own
 _PACKED = 48  # a number of one byte in a packed list
 _WEIGHT_NUMBER = 8  # a number of a weight, whose list becomes an array
 _ENTRIES = frozenset({"StringStringEntryProto", "OperatorSetIdProto", "Dimension"})
-_WEIGHTS = "TensorProto.raw_data"
+_WEIGHTS = "TensorProto.raw_data"  # not counted: the limit is for a graph without weights
 
 
 class _Field(NamedTuple):
@@ -170,7 +170,7 @@ def _fields(message: Descriptor, cache: dict[str, dict[int, _Field]]) -> dict[in
         return cache[message.full_name]
     fields = cache[message.full_name] = {}
     for field in message.fields:
-        fields[field.number << 3 | _BYTES] = _field(field, cache)
+        fields[field.number << 3 | _BYTES] = _field(field, cache)  # also of numbers: a packed list of them
         if field.type not in _NO_NUMBERS:
             fields[field.number << 3 | _FLOATS.get(field.type, _VARINT)] = _Field(_NUMBER, 0)
     return fields

@@ -66,7 +66,7 @@ class _Dense:
             self._check(part, load=True)
         values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
         self._left -= math.prod(dims) * values.itemsize
-        if values.ndim != 1 or values.dtype.kind == "O":
+        if values.ndim != 1 or values.dtype.kind == "O":  # strings
             raise ValueError(f"the sparse tensor {name!r:.80} does not have a list of numbers")
         if min(dims, default=0) < 0 or self._left < 0:
             raise ValueError(f"the sparse tensor {name!r:.80} would take more than {MEMORY // 2**20} MB as a dense one")
@@ -116,7 +116,7 @@ def _replace_maps(model: ModelProto, graph: GraphProto) -> None:
         axis = helper.make_attribute("axis", -1)
         node.CopyFrom(NodeProto(op_type="Gather", name=node.name, input=read, output=node.output, attribute=[axis]))
     for value in (*graph.output, *graph.value_info, *graph.input):
-        if value.name in made:
+        if value.name in made:  # ZipMap returns maps to float32 numbers
             value.type.CopyFrom(TypeProto(tensor_type=TypeProto.Tensor(elem_type=TensorProto.FLOAT)))
         elif _is_map(value.type):
             raise ValueError(f"{value.name!r:.80} is a map, which only a ZipMap node may return")

@@ -130,7 +130,7 @@ class _Ranks:
         tensors = [tensor for attribute in node.attribute if (tensor := _constant(attribute)) is not None]
         self._known.add_outputs(node)
         for name in node.output:
-            self._ranks[name] = 1
+            self._ranks[name] = 1  # of a list, or less
             if tensors:
                 self._add_tensor(name, tensors[0])
 
@@ -153,14 +153,14 @@ class _Ranks:
         )
 
     def _length(self, name: str) -> int:
-        """Return the number of elements of a shape; 0 if it is not known."""
+        """Return the number of elements of a shape; 0 if it is not known, so that `are_known` becomes False."""
         if name not in self._numbers:
             self.are_known = False
         return self._numbers.get(name, 0)
 
 
 def _constant(attribute: AttributeProto) -> TensorProto | None:
-    """Return the tensor that an attribute of a `Constant` gives; None if that has other numbers than integers."""
+    """Return the tensor that an attribute of a `Constant` gives; None for one of another form, as `value_float`."""
     if attribute.name == "value_int":
         return helper.make_tensor("", TensorProto.INT64, [], [attribute.i])
     return {"value": attribute.t, "value_ints": vector(attribute.ints)}.get(attribute.name)

@@ -69,7 +69,7 @@ def _program_errors(path: Path) -> Iterator[None]:
         raise ProgramError(f"there is no file {str(path)!r}") from None
     except OSError as error:
         raise ProgramError(f"can't read {str(path)!r}: {error.strerror or error}") from error
-    except ProgramError:
+    except ProgramError:  # which names the file already
         raise
     except (DecodeError, IndexError) as error:
         raise ProgramError(f"{str(path)!r} is not an ONNX file, or is truncated") from error

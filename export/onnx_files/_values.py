@@ -30,7 +30,7 @@ def check_values(model: ModelProto, weights: int) -> None:
         return
     propagate = check_ranks(bare.graph, {entry.domain: entry.version for entry in bare.opset_import})
     try:
-        inferred = shape_inference.infer_shapes(bare, data_prop=propagate)
+        inferred = shape_inference.infer_shapes(bare, data_prop=propagate)  # if all lengths of shapes are known
     except Exception:  # noqa: BLE001  the backend reports what is wrong with the model
         return
     total = weights + sum(map(_nbytes, model.graph.input))

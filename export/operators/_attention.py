@@ -24,6 +24,7 @@ def _attention(
     past_value: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute ONNX's: the result, all keys and values, and the scores of the stage `qk_matmul_output_mode`."""
     q, k, v = query, key, value
     if query.dim() == 3:
         counts = call["q_num_heads"], call["kv_num_heads"], call["kv_num_heads"]
@@ -35,7 +36,7 @@ def _attention(
     capped = cap * torch.tanh(scores / cap) if cap else scores
     bias = _bias(call, capped, mask, None if past_key is None else past_key.shape[2], lengths)
     biased = capped + bias
-    is_masked = torch.isneginf(bias.amax(-1, keepdim=True))
+    is_masked = torch.isneginf(bias.amax(-1, keepdim=True))  # queries that see no key get zeros, not NaN
     weights = torch.where(is_masked, torch.zeros_like(biased), biased.softmax(-1))
     result = weights @ _repeated(v, q)
     shown = {_RAW: scores, _CAPPED: capped, _BIASED: biased, _WEIGHTS: weights}
@@ -46,13 +47,16 @@ def _attention(
 
 
 def _bias(call: NodeCall, scores: Tensor, mask: Tensor | None, past: int | None, lengths: Tensor | None) -> Tensor:
-    """Return what is added to scores: the mask, and minus infinity at hidden keys."""
+    """Return what is added to scores: the mask, and minus infinity at hidden keys.
+
+    `past` is the number of keys before the query, if these are an input; `lengths` how many keys each example has.
+    """
     rows, columns = scores.shape[-2:]
     if mask is None:
         bias = scores.new_zeros(1, 1, rows, columns)
     else:
         bias = torch.where(mask, 0.0, -math.inf).to(scores.dtype) if mask.dtype == torch.bool else mask
-        missing = columns - bias.shape[-1]
+        missing = columns - bias.shape[-1]  # keys that a short mask does not reach are hidden
         bias = torch.cat([bias, bias.new_full((*bias.shape[:-1], missing), -math.inf)], -1) if missing > 0 else bias
     first = torch.tensor(past or 0) if past is not None or lengths is None else lengths.reshape(-1, 1, 1, 1) - rows
     ahead = torch.arange(columns) - (torch.arange(rows)[:, None] + first)  # of the query's place
@@ -76,6 +80,7 @@ def _repeated(x: Tensor, query: Tensor) -> Tensor:
 
 
 def _rotary(call: NodeCall, x: Tensor, cosines: Tensor, sines: Tensor, places: Tensor | None = None) -> Tensor:
+    """Compute ONNX's RotaryEmbedding; without `places`, the tables have a row for each token."""
     heads = _heads(x, call["num_heads"]) if x.dim() == 3 else x
     tables = (item if places is None else item[places.long()] for item in (cosines, sines))
     size = call.get("rotary_embedding_dim") or heads.shape[-1]
@@ -102,9 +107,10 @@ def _linear_attention(
     decay: Tensor | None = None,
     beta: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    """Return the results, and the last state: a matrix from keys to values for each head."""
     count, shared = call["q_num_heads"], call["kv_num_heads"]
     q, k, v = _heads(query, count), _heads(key, shared), _heads(value, shared)
-    rates = None if decay is None else _heads(decay, shared).exp()
+    rates = None if decay is None else _heads(decay, shared).exp()  # a decay is the logarithm of a factor
     steps = None if beta is None else _heads(beta, beta.shape[-1])
     state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]) if past is None else past
     results = []
@@ -138,6 +144,7 @@ def _rotary_embedding(
     scale: float = 1.0,
     is_packed_batching: int = 0,
 ) -> Tensor:
+    """Compute Microsoft's RotaryEmbedding."""
     if scale != 1 or is_packed_batching:
         raise UnsupportedError(f"the scale {scale}, or packed batches")
     size = x.shape[-1] // num_heads if num_heads and x.dim() == 3 else rotary_embedding_dim or 2 * cosines.shape[-1]
@@ -177,6 +184,7 @@ def _grouped_attention(
     softcap: float = 0.0,
     smooth_softmax: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute Microsoft's: the result, and the keys and values of all tokens; `length` counts these."""
     total, count = int(length), query.shape[1]
     past = total - count
     if smooth_softmax or (past and bool((last_indices != total - 1).any())):
@@ -216,6 +224,7 @@ def _multi_head_attention(
     mask_filter_value: float = -10000.0,
     unidirectional: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute Microsoft's: the result, and the keys and values of all tokens."""
     if bias is not None:
         sizes = [query.shape[-1], query.shape[-1], len(bias) - 2 * query.shape[-1]]
         query, key, value = (
@@ -249,6 +258,7 @@ def _packed_attention(
     qkv_hidden_sizes: Sequence[int] = (),
     **settings: Any,
 ) -> Tensor:
+    """Compute Microsoft's Attention, one product of which gives the query, the key and the value."""
     if past is not None:
         raise UnsupportedError("earlier tokens in one tensor")
     product = x @ weight if bias is None else x @ weight + bias
@@ -263,7 +273,7 @@ def _heads(x: Tensor, count: int) -> Tensor:
 
 
 def _joined(heads: Tensor) -> Tensor:
-    return heads.transpose(1, 2).flatten(2)
+    return heads.transpose(1, 2).flatten(2)  # the reverse of `_heads`
 
 
 def _keys(_: object, shapes: Sequence[tuple[int, ...]]) -> float:

@@ -52,7 +52,7 @@ def most_elements(op: str, known: KnownInputs, rank: int) -> int | None:
         known: what is known of its inputs, of which there is at least one.
         rank: the largest number of dimensions of the outputs.
     """
-    counts = known.counts[:-2]
+    counts = known.counts[:-2]  # without those that stand for inputs that are left out
     if op in _COUNTS:
         return _COUNTS[op](known)
     if op in _AS_MANY:
@@ -62,7 +62,7 @@ def most_elements(op: str, known: KnownInputs, rank: int) -> int | None:
         if op == "Concat":
             return sum(numbers)
         if op == "Gather" and len(numbers) > 1:
-            return numbers[1] if known.ranks[0] <= 1 else numbers[0] * numbers[1]
+            return numbers[1] if known.ranks[0] <= 1 else numbers[0] * numbers[1]  # a vector: a number per index
         if op in _BY_ELEMENT and rank <= 1:
             return max(numbers)
     return _from_constants(op, known)
@@ -76,11 +76,11 @@ def _without_axes(known: KnownInputs) -> int:
 
 
 def _of_index(known: KnownInputs) -> int:
-    return known.most if known.keeps else max(known.most - 1, 0)
+    return known.most if known.keeps else max(known.most - 1, 0)  # one axis is reduced
 
 
 def _of_tuples(known: KnownInputs) -> int:
-    last = known.last[1]
+    last = known.last[1]  # how many dimensions each tuple of indices addresses; the bound is larger if it is not known
     return max(known.ranks[0] + known.ranks[1] - (1 + last if last is not None else 0), 0)
 
 
@@ -105,7 +105,7 @@ _COUNTS: Mapping[str, Callable[[KnownInputs], int | None]] = {
     "Shape": lambda known: known.ranks[0],
     "Size": lambda _: 1,
 }
-_ONE_MORE = frozenset(
+_ONE_MORE = frozenset(  # operators whose output may have one dimension more than their inputs
     {"OneHot", "LSTM", "GRU", "RNN", "AffineGrid", "ConcatFromSequence", "STFT", "StringSplit", "Scan", "Loop"}
 )
 _AS_MANY = frozenset(  # operators whose output has at most as many elements as their first input
@@ -115,7 +115,7 @@ _AS_MANY = frozenset(  # operators whose output has at most as many elements as 
         *("ReduceMax", "ReduceMin", "ReduceSum", "ArgMax", "ArgMin", "ScatterElements", "ScatterND"),
     )
 )
-_BY_ELEMENT = frozenset(
+_BY_ELEMENT = frozenset(  # operators that compute each number from numbers at the same place
     {"Add", "And", "Div", "Equal", "Greater", "Less", "Max", "Min", "Mod", "Mul", "Or", "Sub", "Where"}
 )
 

@@ -99,6 +99,7 @@ def _kernel(call: NodeCall, x: Tensor, vectors: Tensor) -> Tensor:
     product = x @ vectors.T
     if name == "LINEAR":
         return product
+    # POLY, or else SIGMOID.
     return (gamma * product + shift) ** int(degree) if name == "POLY" else torch.tanh(gamma * product + shift)
 
 
@@ -109,7 +110,7 @@ class _Trees:
     Attributes:
         feature: the feature that a node compares.
         value: what it compares the feature with.
-        mode: how, as an index of `_MODES`.
+        mode: how, as an index of `_MODES`; -1 for a leaf.
         branches: the rows of the children: if the comparison is false, and if it is true.
         missing: whether NaN counts as true.
         members: for each node, the numbers of a comparison with `MEMBER`.
@@ -138,6 +139,7 @@ class _Trees:
             at = below
 
     def _chosen(self, x: Tensor, at: Tensor) -> Tensor:
+        """Return whether the comparison of the node at each row of `at` is true: [examples, trees]."""
         read = x.gather(1, self.feature[at])
         chosen = torch.zeros_like(read, dtype=torch.bool)
         for index, name in enumerate(_MODES[:-1]):
@@ -154,7 +156,7 @@ class _Trees:
             return weights.sum(1) / (len(self.roots) if aggregate == "AVERAGE" else 1)
         sign = 1.0 if aggregate == "MAX" else -1.0
         best = (weights * sign).masked_fill(~has, -math.inf).amax(1) * sign
-        return torch.where(has.any(1), best, 0.0)
+        return torch.where(has.any(1), best, 0.0)  # 0 where no leaf contributes to the target
 
 
 def _tree_attributes(call: NodeCall, name: str) -> Any:
@@ -182,7 +184,7 @@ def _listed_trees(call: NodeCall, kind: str, targets: int) -> _Trees:
         torch.tensor([_MODES.index(mode) if mode in _MODES else -1 for mode in modes]),
         torch.tensor(branches),
         torch.tensor([*missing], dtype=torch.bool),
-        [],
+        [],  # these versions have no `MEMBER`
         torch.tensor([row for row in range(len(keys)) if row not in below]),
         weights,
         has,
@@ -190,6 +192,7 @@ def _listed_trees(call: NodeCall, kind: str, targets: int) -> _Trees:
 
 
 def _contributions(call: NodeCall, kind: str, rows: Mapping[Any, int], targets: int) -> tuple[Tensor, Tensor]:
+    """Return `_Trees.weights` and `has`; attributes begin with `kind`, and `rows` are by tree and node."""
     weights = torch.zeros(len(rows), targets, dtype=torch.float64)
     has = torch.zeros(len(rows), targets, dtype=torch.bool)
     found = zip(call[f"{kind}_treeids"], call[f"{kind}_nodeids"], strict=True)
@@ -211,7 +214,7 @@ def _trees(call: NodeCall, x: Tensor) -> Tensor:
     """Return the result of the form in which leaves have a table of their own, behind that of the nodes."""
     count, leaves = len(call["nodes_featureids"]), len(call["leaf_targetids"])
     pairs = zip(("false", "true"), ("nodes_falseleafs", "nodes_trueleafs"), strict=True)
-    branches = torch.stack(
+    branches = torch.stack(  # an id with a flag is that of a leaf
         [torch.tensor(call[f"nodes_{side}nodeids"]) + count * torch.tensor(call[flags]) for side, flags in pairs], 1
     )
     leaf_rows = torch.arange(count, count + leaves)
@@ -266,6 +269,7 @@ def _encoded(call: NodeCall, x: Tensor) -> Tensor:
 
 
 def _of_label(call: NodeCall, name: str) -> Tensor:
+    """Return the keys or the values of a `LabelEncoder`, of whatever type the node has them."""
     for kind in (f"{name}_tensor", f"{name}_floats", f"{name}_int64s"):
         if isinstance(call.get(kind), Tensor):
             return call[kind]

@@ -13,11 +13,12 @@ def _branch(call: NodeCall, condition: Tensor) -> tuple[Any, ...]:
 
 
 def _loop(call: NodeCall, most: Tensor | None, condition: Tensor | None, *states: Any) -> tuple[Any, ...]:
+    """Return the last states, and what the body returns besides its condition and states, stacked."""
     body, count = call["body"], None if most is None else int(number(most))
     kept: list[list[Tensor]] = [[] for _ in range(len(body.outputs) - 1 - len(states))]
     goes_on, at = condition is None or bool(condition), 0
     while goes_on and (count is None or at < count):
-        flag, *results = call.run(body, (torch.tensor(at), _TRUE, *states))
+        flag, *results = call.run(body, (torch.tensor(at), _TRUE, *states))  # the condition is true
         goes_on, states, at = bool(flag), tuple(results[: len(states)]), at + 1
         for items, item in zip(kept, results[len(states) :], strict=True):
             items.append(item)
@@ -27,6 +28,7 @@ def _loop(call: NodeCall, most: Tensor | None, condition: Tensor | None, *states
 
 
 def _scan(call: NodeCall, *inputs: Tensor) -> tuple[Any, ...]:
+    """Return the last states, and what the body returns besides them, stacked."""
     body, count = call["body"], call["num_scan_inputs"]
     states: Sequence[Tensor] = inputs[: len(inputs) - count]
     scanned, results = inputs[len(inputs) - count :], len(body.outputs) - (len(inputs) - count)
@@ -34,7 +36,7 @@ def _scan(call: NodeCall, *inputs: Tensor) -> tuple[Any, ...]:
     backward = call.get("scan_input_directions") or [0] * count
     items = [item.movedim(axis, 0) for item, axis in zip(scanned, axes, strict=True)]
     items = [item.flip(0) if flag else item for item, flag in zip(items, backward, strict=True)]
-    kept: list[list[Tensor]] = [[] for _ in range(results)]
+    kept: list[list[Tensor]] = [[] for _ in range(results)]  # the items of each output that is stacked
     for parts in zip(*items, strict=True):
         found = call.run(body, (*states, *parts))
         states = found[: len(states)]
@@ -57,6 +59,7 @@ def _batched_scan(call: NodeCall, lengths: Tensor | None, *inputs: Tensor) -> tu
 
 
 def _map_sequence(call: NodeCall, first: list[Tensor], *others: Any) -> tuple[list[Any], ...]:
+    """Return a sequence for each output of the body; without items, it does not run."""
     results = []
     for at, item in enumerate(first):
         rest = [other[at] if isinstance(other, list) else other for other in others]

@@ -50,8 +50,9 @@ def rounded(x: Tensor, kind: ir.DataType, *, saturate: bool = True) -> Tensor:
     result = x.clamp(-most, most).to(dtype).to(torch.float64)
     if saturate:
         return result
+    # Half the distance from the largest number to the next one, if there were one.
     half_step = 2.0 ** (math.frexp(most)[1] - 2) * torch.finfo(dtype).eps
-    lost = torch.inf if kind == ir.DataType.FLOAT8E5M2 else torch.nan
+    lost = torch.inf if kind == ir.DataType.FLOAT8E5M2 else torch.nan  # the others have no infinity
     return torch.where(x.abs() > most + half_step, torch.copysign(torch.tensor(lost, dtype=x.dtype), x), result)
 
 
@@ -75,6 +76,7 @@ def storage(kind: ir.DataType) -> torch.dtype:
 
 
 def _power_of_two(x: Tensor, round_mode: str) -> Tensor:
+    """Round positive numbers to FLOAT8E8M0, the powers of two from 2 ** -127 to 2 ** 127, and NaN."""
     fraction, exponent = torch.frexp(x)  # the fraction is at least 1/2 and less than 1
     least = {"up": 0.5, "nearest": 0.75, "down": 1.0}[round_mode]
     is_up = fraction > least if round_mode == "up" else fraction >= least
@@ -84,6 +86,7 @@ def _power_of_two(x: Tensor, round_mode: str) -> Tensor:
 
 
 def _nearest_e2m1(x: Tensor) -> Tensor:
+    """Round to the nearest number of FLOAT4E2M1, half to the one of even index, which has an even mantissa."""
     levels = torch.tensor(_E2M1, dtype=torch.float64)
     size = x.abs().clamp(max=_E2M1[-1])
     above = torch.searchsorted(levels, size.contiguous()).clamp(max=len(_E2M1) - 1)

@@ -36,7 +36,7 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
 def _clip(call: NodeCall, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     for limit, function in ((low, torch.maximum), (high, torch.minimum)):
         name = "min" if function is torch.maximum else "max"
-        value = call.get(name) if limit is None else limit
+        value = call.get(name) if limit is None else limit  # an attribute before version 11
         if value is not None:
             x = function(x, torch.as_tensor(value, dtype=x.dtype).reshape(()))
     return x
@@ -52,7 +52,7 @@ def _cast(call: NodeCall, x: Tensor) -> Tensor:
 
 def _cast_like(call: NodeCall, x: Tensor, y: Tensor) -> Tensor:
     kind = call.dtype(1)
-    if kind is None or is_float(kind):
+    if kind is None or is_float(kind):  # not declared, or evaluated in float64: `y` has the dtype
         return x.to(y.dtype)
     return _convert(call, x, kind)
 

@@ -43,11 +43,11 @@ def _grouped_mm(
     if offs is None:
         return first @ second
     groups = [slice(*ends) for ends in pairwise([0, *offs.tolist()])]
-    if first.dim() == second.dim():
+    if first.dim() == second.dim():  # two matrices: groups of terms
         return torch.stack([first[:, group] @ second[group] for group in groups])
     result = first.new_zeros(first.shape[-2], second.shape[-1])
     for index, group in enumerate(groups):
-        if first.dim() == 2:
+        if first.dim() == 2:  # groups of rows, else of columns
             result[group] = first[group] @ second[index]
         else:
             result[:, group] = first[index] @ second[:, group]
@@ -72,6 +72,7 @@ def _fake_quantize(
 def _fake_quantize_with_mask(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do the same as `_fake_quantize`, and return whether each number is within the limits, too."""
     shape = [-1 if dim == axis % x.dim() else 1 for dim in range(x.dim())]
     scale, zero_point = (item.to(x.dtype).reshape(shape) for item in (scale, zero_point))
     rounded = torch.round(x / scale) + zero_point

@@ -18,7 +18,7 @@ _SPLITS = "chunk split split_with_sizes tensor_split unbind unsafe_chunk unsafe_
 _PUT = "index_put _index_put_impl _unsafe_index_put"
 _SCATTERED_PARTS = "select_scatter slice_scatter diagonal_scatter as_strided_scatter"
 _FILLED = "full full_like new_full new_ones new_zeros ones ones_like scalar_tensor zeros zeros_like"
-_SCATTER = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}
+_SCATTER = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}  # the reductions of torch, by the names of ONNX
 
 
 def _constant(call: NodeCall) -> Tensor:
@@ -43,7 +43,7 @@ def _shape(call: NodeCall, x: Tensor) -> Tensor:
 
 
 def _reshape(call: NodeCall, x: Tensor, shape: Tensor) -> Tensor:
-    keeps = not call.get("allowzero")
+    keeps = not call.get("allowzero")  # whether a size of 0 stands for that of the input
     return x.reshape(tuple(x.shape[i] if keeps and not size else size for i, size in enumerate(integers(shape))))
 
 
@@ -115,6 +115,7 @@ def _pad(
 
 
 def _padded(x: Tensor, dim: int, before: int, after: int, mode: str, fill: float) -> Tensor:
+    """Pad one dimension in a mode of ONNX's `Pad`; negative pads crop (see `padded` for several dimensions)."""
     size = x.shape[dim]
     if mode == "constant":
         kept = x.narrow(dim, max(0, -before), max(0, size + min(0, before) + min(0, after)))
@@ -128,7 +129,7 @@ def _padded(x: Tensor, dim: int, before: int, after: int, mode: str, fill: float
     if mode == "reflect":
         places = places.remainder(max(1, 2 * size - 2))
         places = torch.where(places >= size, 2 * size - 2 - places, places)
-    return x.index_select(dim, places.clamp(0, size - 1) if mode == "edge" else places.remainder(size))
+    return x.index_select(dim, places.clamp(0, size - 1) if mode == "edge" else places.remainder(size))  # else wrap
 
 
 def _crop_or_pad(call: NodeCall, x: Tensor, shape: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ def _skip_simplified_norm(
 ) -> tuple[Tensor, None, Tensor, Tensor]:
     total = x + skip if bias is None else x + skip + bias
     result, inverse = _simplified_norm(total, scale, epsilon=epsilon)
-    return result, None, inverse, total
+    return result, None, inverse, total  # it has no mean, the second output
 
 
 def _skip_norm(
@@ -151,6 +151,7 @@ def _channels_last_group_norm(call: NodeCall, x: Tensor, scale: Tensor, bias: Te
     return result.movedim(1, -1) if last else result
 
 
+# The lengths of sums, by the shapes of the inputs and of the first output (see `Operator.terms`).
 def _last(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
     return shapes[0][-1]
 

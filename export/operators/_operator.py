@@ -194,7 +194,7 @@ class Operator:
 
     @property
     def keeps(self) -> bool:
-        """Whether it returns its first input if the output has the shape and dtype of that."""
+        """Whether it returns its first input, the one that it moves, if the output has the shape and dtype of that."""
         return self.resizes or (self.movement in ("copy", "cast", "reshape") and not self.source)
 
     @property
@@ -225,6 +225,7 @@ class Operator:
         return result if isinstance(result, tuple) else (result,)
 
     def _form(self, version: int) -> Compute:
+        """Return the function of the newest version up to this one."""
         if self.compute is None:
             raise UnsupportedError(f"{self.name} has no values in float64")
         if not isinstance(self.compute, Mapping):

@@ -28,6 +28,7 @@ def _pool_windows(call: NodeCall, x: Tensor) -> Windows:
 
 
 def _window_numbers(x: Tensor, windows: Windows, fill: float = 0.0) -> Tensor:
+    """Return the numbers of each window, with the pads `fill`; `_dims` are the dimensions of a window."""
     return unfolded(padded(x, windows.begin, windows.end, fill), windows)
 
 
@@ -36,6 +37,7 @@ def _dims(windows: Windows) -> list[int]:
 
 
 def _max_pool(call: NodeCall, x: Tensor) -> tuple[Tensor, ...]:
+    """Return the largest numbers and, if the node has a second output, their indices in the whole tensor."""
     windows = _pool_windows(call, x)
     low: Any = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     wide = x if x.is_floating_point() else x.long()
@@ -97,7 +99,7 @@ def _columns_to_image(call: NodeCall, x: Tensor, image: Tensor, block: Tensor) -
     order = torch.arange(count).reshape(1, 1, *sizes)
     places = _window_numbers(order, windows, count)[0, 0].flatten(len(sizes)).flatten(0, -2).T  # [kernel, windows]
     parts = x.reshape(len(x), -1, *places.shape)
-    result = x.new_zeros(*parts.shape[:2], count + 1)
+    result = x.new_zeros(*parts.shape[:2], count + 1)  # the last place collects what is in the pads
     result.index_add_(2, places.reshape(-1), parts.flatten(2))
     return result[..., :count].reshape(*parts.shape[:2], *sizes)
 
@@ -110,7 +112,11 @@ def _axis_sources(
     region: tuple[float, float],
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Return the place in an axis of the input that each index of the output reads, computed in a dtype."""
+    """Return the place in an axis of the input that each index of the output reads, computed in a dtype.
+
+    `size` and `count` are the sizes of the axis in the input and the output, `region` the start and the end to
+    crop, relative to the axis.
+    """
     at, step = torch.arange(count, dtype=dtype), torch.tensor(scale, dtype=dtype)
     mode = call.get("coordinate_transformation_mode", "asymmetric")
     if mode in {"half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"}:
@@ -120,7 +126,7 @@ def _axis_sources(
         return shift + (at + 0.5) / step - 0.5
     if mode == "asymmetric":
         return at / step
-    start, end = region if mode == "tf_crop_and_resize" else (0.0, 1.0)
+    start, end = region if mode == "tf_crop_and_resize" else (0.0, 1.0)  # else align_corners
     if count > 1:
         return start * (size - 1) + at * (end - start) * (size - 1) / (count - 1)
     middle = (start + end) / 2 * (size - 1) if mode == "tf_crop_and_resize" else 0.0
@@ -135,7 +141,7 @@ def _is_rounded(call: NodeCall, size: int, count: int, scale: float) -> bool:
 
 
 def _near_tie(rounded: Tensor, sources: Tensor, tie: int, *, is_rounded: bool) -> Tensor:
-    """Return places on one side of where rounding in float32 may have moved them; exact ones as they are."""
+    """Return places on the side `tie` (1 or -1) of where float32 may have moved them; exact ones as they are."""
     moved = sources + tie * (_NEAR + sources.abs() * _RELATIVELY_NEAR)
     return moved if is_rounded else torch.where(rounded == sources, sources, moved)
 
@@ -250,7 +256,7 @@ def _region_pool(call: NodeCall, x: Tensor, regions: Tensor) -> Tensor:
     """Return the largest number of each part of each region, whose borders are whole numbers."""
     height, width = call["pooled_shape"]
     results = []
-    for index, *borders in regions.tolist():
+    for index, *borders in regions.tolist():  # the index of the image, and two corners
         left, top, right, bottom = (_half_away_from_zero(item * call["spatial_scale"]) for item in borders)
         rows, columns = max(bottom - top + 1, 1), max(right - left + 1, 1)
         parts = [
@@ -285,7 +291,7 @@ def _region_align(call: NodeCall, x: Tensor, regions: Tensor, batch: Tensor) -> 
 def _one_region(call: NodeCall, x: Tensor, region: Tensor) -> Tensor:
     shift = 0.5 if call.get("coordinate_transformation_mode") == "half_pixel" else 0.0
     left, top, right, bottom = (region * call["spatial_scale"] - shift).tolist()
-    low = 1.0 if shift == 0 else -math.inf
+    low = 1.0 if shift == 0 else -math.inf  # the least size of a region, except with half_pixel
     rows, columns = (
         _region_places(start, max(end - start, low), count, call["sampling_ratio"], size)
         for start, end, count, size in (
@@ -306,7 +312,7 @@ def _one_region(call: NodeCall, x: Tensor, region: Tensor) -> Tensor:
 
 def _region_places(start: float, length: float, count: int, ratio: int, size: int) -> list[tuple[Tensor, Tensor]]:
     """Return the indices on both sides of each place that a region reads, and their weights: [parts, places]."""
-    samples = ratio or max(1, math.ceil(length / count))
+    samples = ratio or max(1, math.ceil(length / count))  # 0: as many as a part has numbers
     step = length / count
     inner = (torch.arange(samples, dtype=torch.float64) + 0.5) * step / samples
     places = start + torch.arange(count, dtype=torch.float64)[:, None] * step + inner
@@ -364,6 +370,7 @@ def _overlaps(boxes: Tensor) -> Tensor:
 
 
 def _kept(scores: Tensor, too_near: Tensor, count: int, floor: float) -> list[int]:
+    """Return the boxes of one class to keep, at most `count`, best first; `too_near` is a matrix of pairs."""
     kept: list[int] = []
     for index in scores.sort(descending=True, stable=True)[1].tolist():
         if len(kept) < count and float(scores[index]) > floor and not bool(too_near[index, kept].any()):
@@ -371,6 +378,7 @@ def _kept(scores: Tensor, too_near: Tensor, count: int, floor: float) -> list[in
     return kept
 
 
+# The length of sums, by the shapes of the inputs and of the first output (see `Operator.terms`).
 def _terms(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
     return math.prod(shapes[0]) / math.prod(shapes[-1])
 

@@ -24,7 +24,7 @@ def _gemm(call: NodeCall, x: Tensor, y: Tensor, bias: Tensor | None = None) -> T
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
-    return (x * factor).to(x.dtype)
+    return (x * factor).to(x.dtype)  # integers stay integers
 
 
 def _einsum(call: NodeCall, *inputs: Tensor) -> Tensor:
@@ -45,6 +45,7 @@ def convolved(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = N
 
 
 def _transposed(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return the full transposed convolution without its pads, which are cropped."""
     dims = weight.dim() - 2
     windows = windows_of(call, [1] * dims, weight.shape[2:])
     extra = call.get("output_padding") or [0] * dims
@@ -55,13 +56,13 @@ def _transposed(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None =
     begin, end, auto = windows.begin, windows.end, call.get("auto_pad", "NOTSET")
     if call.get("output_shape") or auto.startswith("SAME"):
         same = [size * stride for size, stride in zip(x.shape[2:], windows.strides, strict=True)]
-        wanted = (call.get("output_shape") or same)[-dims:]
+        wanted = (call.get("output_shape") or same)[-dims:]  # the spatial sizes alone
         total = [large - size for large, size in zip(full, wanted, strict=True)]
         # The specification gives the larger half to the begin, unless it is `SAME_UPPER`.
         begin, end = halves(total, "SAME_UPPER" if auto == "SAME_UPPER" else "SAME_LOWER")
     convolve = _TRANSPOSED[dims]
     result = convolve(x, weight, None, tuple(windows.strides), 0, 0, call.get("group", 1), tuple(windows.dilations))
-    missing = [large - size for large, size in zip(full, result.shape[2:], strict=True)]
+    missing = [large - size for large, size in zip(full, result.shape[2:], strict=True)]  # of `output_padding`
     result = padded(result, [-item for item in begin], [more - item for more, item in zip(missing, end, strict=True)])
     return result if bias is None else result + along(result, 1, bias)
 
@@ -115,6 +116,7 @@ def _bilinear(x: Tensor, places: Tensor) -> Tensor:
 def _causal(
     call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None, past: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
+    """Return a convolution of each channel with what precedes, and the last inputs: the next `past`."""
     count = weight.shape[-1] - 1
     before = x.new_zeros(*x.shape[:2], count) if past is None else past
     joined = torch.cat([before, x], 2)
@@ -195,6 +197,7 @@ _ACTIVATIONS: dict[str, Any] = {
 _Shapes = Sequence[tuple[int, ...]]
 
 
+# The lengths of sums, by the shapes of the inputs and of the first output (see `Operator.terms`).
 def _last(_: object, shapes: _Shapes) -> float:
     return shapes[0][-1]
 
@@ -209,6 +212,7 @@ def _kernel(_: object, shapes: _Shapes) -> float:
 
 
 def _summed_gradients(_: object, shapes: _Shapes) -> float:
+    """Return the longer sum: of a weight's gradient over samples and places, or of the input's over a kernel."""
     return max(math.prod(shape) / shape[1] for shape in (shapes[0], shapes[2]))
 
 

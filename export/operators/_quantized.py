@@ -26,7 +26,7 @@ def _kind(dtype: torch.dtype) -> ir.DataType:
 
 
 def _kind_of(call: NodeCall, index: int, tensor: Tensor | None) -> ir.DataType:
-    """Return the dtype of an input: the declared one, as integers of 4 bits take a byte, or that of its numbers."""
+    """Return the dtype of an input: the declared one, as 4 bits take a byte, or that of its numbers, or else uint8."""
     declared = call.dtype(index)
     if declared is not None:
         return declared
@@ -43,6 +43,7 @@ def quantized(x: Tensor, scale: Tensor, zero: Tensor | None, kind: ir.DataType, 
 
 
 def _rounded_steps(steps: Tensor, zero: Tensor | None, kind: ir.DataType, *, saturate: bool = True) -> Tensor:
+    """Return numbers in units of a scale as a dtype; integers after adding the zero point."""
     if not kind.is_integer():
         return rounded(steps, kind, saturate=saturate)
     return rounded(steps.round() + (0 if zero is None else zero.to(steps.dtype)), kind)
@@ -85,7 +86,7 @@ def _quantize_to_range(_: NodeCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _shifted(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
-    """Return integers less their zero points, in float64, which adds them exactly up to 2 ** 53."""
+    """Return integers less their zero points, one or one per index of `axis`, in float64, exact up to 2 ** 53."""
     wide = x.to(torch.float64)
     if zero is None:
         return wide
@@ -129,6 +130,7 @@ def _quantized_matmul(
 
 
 def _as_factor(scale: Tensor, dims: int, axis: int) -> Tensor:
+    """Return scales as factors along an axis of a tensor of `dims` dimensions; a single one as it is."""
     shape = [1] * dims
     shape[axis] = -1
     return scale.reshape(shape) if scale.dim() == 1 and scale.numel() > 1 else scale
@@ -147,7 +149,7 @@ def _quantized_conv(
     bias: Tensor | None = None,
 ) -> Tensor:
     total = convolved(call, _shifted(x, x_zero, 1), _shifted(weight, weight_zero, 0))
-    total = total if bias is None else total + along(total, 1, bias.to(torch.float64))
+    total = total if bias is None else total + along(total, 1, bias.to(torch.float64))  # in units of both scales
     steps = total * x_scale * (along(total, 1, weight_scale) if weight_scale.numel() > 1 else weight_scale)
     return quantized(steps, scale, zero, _kind_of(call, 7, zero))
 
@@ -182,7 +184,7 @@ def _scaled_matmul(
     y_zero: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Return the product of integers in their units."""
+    """Return the product of integers times their scales, as a floating-point number."""
     result = (_shifted(x, x_zero, -2) @ _shifted(y, y_zero, -1)) * x_scale * y_scale
     return result if bias is None else result + bias
 
@@ -195,6 +197,8 @@ def _ranging_matmul(
 
 
 def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Compute:
+    """Return what adds or multiplies two quantized tensors: `inputs` are each one's numbers, scale and zero point."""
+
     def compute(call: NodeCall, *inputs: Tensor) -> Tensor:
         x, x_scale, x_zero, y, y_scale, y_zero, scale, *rest = inputs
         zero = rest[0] if rest else None
@@ -205,6 +209,8 @@ def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Compute:
 
 
 def _unary(function: Callable[[NodeCall, Tensor], Tensor]) -> Compute:
+    """Return what computes a function of quantized numbers, and quantizes the results with another scale."""
+
     def compute(
         call: NodeCall, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor, zero: Tensor | None = None
     ) -> Tensor:
@@ -223,6 +229,7 @@ def _leaky(call: NodeCall, x: Tensor) -> Tensor:
 
 
 def _joined(call: NodeCall, scale: Tensor, zero: Tensor, *parts: Tensor) -> Tensor:
+    """Return the concatenation of numbers, each followed by its scale and zero point among `parts`."""
     triples: Sequence[Any] = [parts[index : index + 3] for index in range(0, len(parts), 3)]
     return quantized(
         torch.cat([_dequantized(*item) for item in triples], call["axis"]), scale, zero, _kind_of(call, 1, zero)
@@ -245,7 +252,7 @@ def _block_matmul(
     blocks = -(-rows // block)
     values = _unpacked(packed.reshape(columns * blocks, -1), bits)[:, :block].reshape(columns, blocks, block)
     if zeros is None:
-        shifts: Tensor | int = 2 ** (bits - 1)
+        shifts: Tensor | int = 2 ** (bits - 1)  # the default zero point
     elif zeros.is_floating_point():
         shifts = zeros.reshape(columns, blocks, 1)
     else:

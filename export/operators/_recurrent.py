@@ -49,6 +49,7 @@ class _Direction:
 def _directions(
     call: NodeCall, weight: Tensor, recurrence: Tensor, bias: Tensor | None, names: str
 ) -> list[_Direction]:
+    """Return the weights of each direction; `names` are the default functions of one, separated by spaces."""
     functions = _functions(call, len(weight), names.split())
     count = len(names.split())
     parts = torch.zeros(len(weight), 2 * weight.shape[1], dtype=weight.dtype) if bias is None else bias
@@ -67,6 +68,7 @@ def _functions(call: NodeCall, directions: int, defaults: list[str]) -> list[_Fu
 
 
 def _function(name: str, alphas: Iterator[float], betas: Iterator[float], limit: float | None) -> _Function:
+    """Return a function, with parameters from what is left of `alphas` and `betas`; `limit` clips its input."""
     if name not in _FUNCTIONS:
         raise UnsupportedError(f"the activation {name}")
     function, defaults = _FUNCTIONS[name]
@@ -82,7 +84,7 @@ def _run(
     starts: Sequence[Tensor | None],
     steps: Sequence[_Step],
 ) -> tuple[Tensor, ...]:
-    """Return the first state at each step, and all states after the last step."""
+    """Return the first state at each step, and all states after the last step; `starts` of None are zeros."""
     by_batch = bool(call.get("layout"))
     x = x.transpose(0, 1) if by_batch else x
     size = directions[0].recurrence.shape[-1]
@@ -103,6 +105,7 @@ def _run(
 def _one_way(
     projected: Tensor, lengths: Tensor | None, states: Sequence[Tensor], step: _Step, *, backward: bool
 ) -> tuple[Tensor, Sequence[Tensor]]:
+    """Return the first state at each step, and the last states; `projected` is [steps, batch, gates * size]."""
     count, batch = projected.shape[:2]
     results = projected.new_zeros(count, batch, states[0].shape[-1])
     for at in reversed(range(count)) if backward else range(count):
@@ -135,6 +138,7 @@ def _lstm(
 
 
 def _lstm_step(part: _Direction, looks: Tensor, *, coupled: bool) -> _Step:
+    """Return the step of an LSTM; `looks` are the weights of the cell in the gates (peepholes)."""
     gate, inner, outer = part.functions
     to_in, to_out, to_forget = looks.chunk(3)
     bias = part.bias[0] + part.bias[1]

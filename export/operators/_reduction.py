@@ -13,12 +13,14 @@ _Reduce = Callable[[Tensor, list[int]], Tensor]  # keeps the dimensions, with si
 
 
 def _reducing(function: _Reduce) -> Compute:
+    """Return what reduces dimensions: without axes all of them, or with `noop_with_empty_axes` none."""
+
     def compute(call: NodeCall, x: Tensor, axes: Tensor | None = None) -> Tensor:
         given = call.get("axes", ()) if axes is None else integers(axes)
         if not len(given) and call.get("noop_with_empty_axes"):
             return function(x.unsqueeze(-1), [-1]).squeeze(-1)  # of each number by itself
         dims = [axis % x.dim() for axis in given] or [*range(x.dim())]
-        if not dims:
+        if not dims:  # a scalar
             return function(x.reshape(1), [0]).reshape(())
         result = function(x, dims)
         return result if call["keepdims"] else result.squeeze(dims)
@@ -45,7 +47,7 @@ def _extreme(function: Callable[..., Tensor], *, is_largest: bool) -> _Reduce:
         if all(x.shape[dim] for dim in dims):
             return function(x, dims, keepdim=True)
         info = torch.iinfo(x.dtype) if not x.is_floating_point() else None
-        empty = ((-torch.inf, torch.inf) if info is None else (info.min, info.max))[not is_largest]
+        empty = ((-torch.inf, torch.inf) if info is None else (info.min, info.max))[not is_largest]  # [0] if largest
         return torch.full_like(_sum(x, dims), empty)
 
     return reduce
@@ -61,6 +63,8 @@ def _norm(x: Tensor, dims: list[int]) -> Tensor:
 
 
 def _position(function: Callable[..., Tensor]) -> Compute:
+    """Return what finds the place of an extreme number; the last one of equal ones is the first in reverse."""
+
     def compute(call: NodeCall, x: Tensor) -> Tensor:
         axis, is_last = call["axis"], call.get("select_last_index")
         found = function(x.flip(axis) if is_last else x, axis, keepdim=bool(call["keepdims"]))
@@ -83,10 +87,13 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
 
 
 def _versions(function: Callable[[Tensor, int], Tensor]) -> dict[int, Compute]:
+    """Return what a softmax computes: before version 13 over a matrix, then along an axis."""
     return {1: _of_matrix(function), 13: _along_axis(function)}
 
 
 def _running(function: Callable[..., Tensor], empty: int) -> Compute:
+    """Return a running sum or product; `empty` is that of no numbers, the first one of an exclusive one."""
+
     def compute(call: NodeCall, x: Tensor, axis: Tensor) -> Tensor:
         dim = number(axis)
         x = x.flip(dim) if call["reverse"] else x
@@ -119,6 +126,7 @@ def _unique(call: NodeCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return values if axis is None else values.movedim(0, axis), first, inverse, counts
 
 
+# The lengths of sums, by the shapes of the inputs and of the first output (see `Operator.terms`).
 def _reduced(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
     return math.prod(shapes[0]) / math.prod(shapes[-1])
 
@@ -143,7 +151,7 @@ def _reduces(name: str, function: _Reduce, **traits: Any) -> Operator:
 
 def _likelihood(call: NodeCall, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
     ignored = call.get("ignore_index")
-    unused = -(2**31) if ignored is None else ignored
+    unused = -(2**31) if ignored is None else ignored  # no class has this number
     reduction = call["reduction"]
     if scores.shape[0] and scores.dim() > 2:  # one dimension of places
         shape = target.shape

@@ -72,6 +72,7 @@ def operator_of(op: str) -> Operator:
     plain = operator_name(op).removesuffix("_")
     if domain and not domain.startswith(_RUNTIMES):  # an operator of somebody else may mean anything
         return Operator(plain)
+    # What a runtime calls like an operator of PyTorch, Microsoft or ONNX is taken for that one.
     found = _TORCH.get(plain) or _ONNX.get((_MICROSOFT if domain else "", name)) or _ONNX.get(("", name))
     found = found or Operator(plain)
     # A division with a rounding mode returns integers.

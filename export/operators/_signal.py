@@ -14,6 +14,7 @@ def _as_complex(x: Tensor) -> Tensor:
 
 
 def _fourier(call: NodeCall, x: Tensor, length: Tensor | None, axis: int) -> Tensor:
+    """Return a transform along an axis; its last dimension has the real and imaginary parts, or real ones alone."""
     axis, is_half, signal = axis % x.dim(), bool(call["onesided"]), _as_complex(x)
     count = None if length is None else int(number(length))
     if call["inverse"]:

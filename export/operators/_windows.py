@@ -49,7 +49,7 @@ def windows_of(call: NodeCall, sizes: Sizes, kernel: Sizes) -> Windows:
         return windows
     if auto == "VALID":
         return replace(windows, begin=[0] * dims, end=[0] * dims)
-    total = [
+    total = [  # SAME: as many windows as strides begin in the input
         max(0, (-(-size // stride) - 1) * stride + span - size)
         for size, stride, span in zip(sizes, strides, windows.spans, strict=True)
     ]

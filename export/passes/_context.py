@@ -60,6 +60,7 @@ class PassContext:
             PassError: there is no instrument of this name, or the object has no method of `Instrument`.
         """
         item: Any = _INSTRUMENTS.find(instrument)(*args, **options) if isinstance(instrument, str) else instrument
+        # A class has the methods, too, but is not an instrument.
         if isinstance(item, type) or not any(callable(getattr(item, name, None)) for name in CALLBACKS):
             raise PassError(f"an instrument has a method among {', '.join(CALLBACKS)}, and {item!r} has none")
         self._instruments.append(item)

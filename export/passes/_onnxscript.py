@@ -51,6 +51,7 @@ def _default_rules() -> list[rewriter.RewriteRule] | None:
 
 
 def _quick(rule: rewriter.RewriteRule) -> rewriter.RewriteRule:
+    """Return the same rule for nodes of its operator alone, if its pattern ends with a known one."""
     if type(rule) is not rewriter.RewriteRule:  # it may try something else
         return rule
     operator = rule._matcher.pattern.output_nodes[0].op_identifier()  # noqa: SLF001  likewise

@@ -74,7 +74,7 @@ def _run(steps: Sequence[Pass], program: Program, progress: Phase) -> Program:
             message = str(error) if isinstance(error, FilchError) else reason(error)
             raise PassError(f"pass {step.name!r}, {number} of {len(steps)}, failed: {message}") from error
         notify(reversed_instruments, "pass_took", step.name, perf_counter() - started)
-        if reversed_instruments:
+        if reversed_instruments:  # else nobody needs a copy
             snapshot = _with_module_calls(replace(current, model=current.model.clone()), program, start)
             notify(reversed_instruments, "after_pass", step.name, snapshot)
     result = _with_module_calls(current, program, start)
@@ -83,6 +83,7 @@ def _run(steps: Sequence[Pass], program: Program, progress: Phase) -> Program:
 
 
 def _with_module_calls(result: Program, program: Program, start: Graph) -> Program:
+    """Return a result with the module calls of `program`, resolved in its graph; `start` is their graph."""
     return follow_changes(replace(result, module_calls=program.module_calls), start)
 
 
@@ -121,7 +122,7 @@ def _rename_split_outputs(model: ir.Model, before: Graph) -> None:
     """
     values = {value.name: value for node in model.graph for value in node.outputs}
     for node in before.nodes:
-        index = before.producer.get(node.inputs[1]) if node.op == "SequenceAt" else None
+        index = before.producer.get(node.inputs[1]) if node.op == "SequenceAt" else None  # a Constant
         if index is not None and node.outputs[0] not in values:
             output = values.get(f"{node.inputs[0]}_split_{index.attributes.get('value')}")
             if output is not None:

@@ -50,6 +50,7 @@ class Bodies:
         return [node for node in self._graph if self._is_open(node)]
 
     def _is_open(self, node: ir.Node) -> bool:
+        """Whether a node can be replaced; not a function that takes graphs, or has other versions of operators."""
         if not (node.outputs and node.outputs[0].name):
             return False
         if function := self._model.functions.get(node.op_identifier()):
@@ -85,7 +86,7 @@ class Bodies:
         return len(_branch(node, runs)) if node.op_type == "If" else runs * len(_body(node))
 
     def replace(self, node: ir.Node, runs: int) -> None:
-        """Put what a node runs in its place; a loop has to run."""
+        """Put what a node runs in its place; a loop has to run at least once."""
         results: Results
         self._placed.clear()
         if node.op_type == "If" and _is_control(node):
@@ -115,7 +116,7 @@ class Bodies:
                 if item.is_ref() and (source := given.get(item.ref_attr_name or "")) is not None:
                     inner.attributes[name] = ir.Attr(name, source.type, source.value)
                 elif item.is_ref():
-                    del inner.attributes[name]
+                    del inner.attributes[name]  # neither given nor with a default
         return function.graph
 
     def _iterations(self, node: ir.Node, count: int) -> Results:
@@ -171,7 +172,7 @@ class Bodies:
         return rows[0] if len(rows) == 1 else self._add(node, "Concat", rows, {"axis": axis}, "rows")
 
     def _place(self, node: ir.Node, body: ir.Graph, place: str, inputs: Results) -> list[ir.Value]:
-        """Move the nodes of a graph before a node, and return the graph's results."""
+        """Move the nodes of a graph before a node, and return the results; `place` is the prefix of their names."""
         _name_nodes(body)
         results, nodes = [*body.outputs], [*body]
         body.outputs.clear()
@@ -189,11 +190,11 @@ class Bodies:
                 value.name = self._name(node, f"{place}{value.name}") if value.name else value.name
             self._placed.update(inner.outputs)
         self._graph.insert_before(node, nodes)
-        return [outer.get(item) or item for item in results]
+        return [outer.get(item) or item for item in results]  # inputs and weights are outer values
 
     def _deliver(self, node: ir.Node, output: ir.Value, result: ir.Value) -> None:
         """Give a result the name of the output that it replaces; a value that has another name is copied."""
-        if result not in self._placed:
+        if result not in self._placed:  # an outer value, or one that has the name of another output
             result = self._add(node, "Identity", [result], {}, f"{output.name}/copy")
         self._placed.discard(result)
         name, output.name = output.name, None
@@ -201,6 +202,7 @@ class Bodies:
         output.replace_all_uses_with(result, replace_graph_outputs=True)
 
     def _weight(self, node: ir.Node, item: ir.Value, place: str) -> ir.Value:
+        """Return the weight of the main graph with the tensor of a body's, for all iterations; added if missing."""
         tensor = item.const_value
         if id(tensor) not in self._weights:
             name = self._name(node, f"{place.partition('[')[0].removesuffix('/')}/{item.name}")
@@ -221,6 +223,7 @@ class Bodies:
         return self._constants[text]
 
     def _add(self, node: ir.Node, op: str, inputs: Results, attributes: Mapping[str, Any], name: str) -> ir.Value:
+        """Add a node before `node`, and return its value; `name` is that of both without the prefix of `node`."""
         added = ir.node(op, inputs, attributes, name=_free(f"{node.name}/{name}", self._node_names))
         added.outputs[0].name = self._name(node, name)
         self._placed.add(added.outputs[0])

@@ -31,13 +31,13 @@ class Names:
         self._weight_names = dict(weight_names(exported))
         self._live = _live(exported.graph_module)
         self._nodes: dict[str, fx.Node] = {}
-        self._equivalents: dict[fx.Node, fx.Node] = {}
-        self._value_names: dict[fx.Node, str] = {}
+        self._equivalents: dict[fx.Node, fx.Node] = {}  # nodes with the same value, inside or outside of a region
+        self._value_names: dict[fx.Node, str] = {}  # the names of decomposed nodes, which are those of ONNX values
         self._stale = _written_through_views(exported.graph_module)
         self._map_nodes(exported.graph_module, _decompositions(exported, decomposed))
 
     def port(self, path: str, name: str) -> Port | None:
-        """Return the port for a node of the exported program; None if its value can't be found.
+        """Return the port for a node of the exported program; None if its value, which is needed, can't be found.
 
         Args:
             path: the path of the tensor in a module call.
@@ -45,7 +45,7 @@ class Names:
         """
         resolution: Resolution = "exact"
         node = self._nodes.get(name)
-        while node is not None and node not in self._stale:
+        while node is not None and node not in self._stale:  # see `_written_through_views`
             value = self._value(node)
             if value is not None:
                 return Port(path, value, resolution)
@@ -54,7 +54,7 @@ class Names:
         return None if name in self._live else Port(path, None, "dead", "nothing uses it")
 
     def _value(self, node: fx.Node) -> str | None:
-        """Return the graph's value or weight that is the result of a node."""
+        """Return the name of the graph's value or weight that is the result of a node; None if it has none."""
         name = self._value_names.get(node, node.name if node.op == "placeholder" else None)
         if name in self._graph_values:
             return name
@@ -137,8 +137,8 @@ def _written_through_views(module: fx.GraphModule) -> set[fx.Node]:
     After a write, the written node's value has the name of the writing operation. The other nodes that share its memory
     keep their names, so that one name refers to the values before and after the write.
     """
-    views: dict[fx.Node, list[fx.Node]] = {}
-    root: dict[fx.Node, fx.Node] = {}
+    views: dict[fx.Node, list[fx.Node]] = {}  # the nodes that share the memory of a root
+    root: dict[fx.Node, fx.Node] = {}  # the first node with the memory of a node
     stale: set[fx.Node] = set()
     for node in module.graph.nodes:
         arguments = written_arguments(node.target, node.args, node.kwargs) if node.op == "call_function" else ()
@@ -201,7 +201,7 @@ def _region(module: fx.GraphModule, node: fx.Node) -> tuple[fx.GraphModule, list
 
 
 def _live(module: fx.GraphModule) -> frozenset[str]:
-    """Return the names of the nodes that the module's output depends on."""
+    """Return the names of the nodes that the module's output or a side effect depends on, also in its regions."""
     pending = [node for node in module.graph.nodes if node.op == "output" or node.is_impure()]
     seen: set[fx.Node] = set()
     names: set[str] = set()

@@ -52,7 +52,7 @@ def model_operators(model: nn.Module, exported: ExportedProgram, names: Names) -
         value = port.value if port else None
         if leaf is None:
             operators.append(ModelOperator("call_function", _function_name(node), value))
-        elif index + 1 == len(nodes) or module_path(nodes[index + 1]) != path:
+        elif index + 1 == len(nodes) or module_path(nodes[index + 1]) != path:  # the last of the call
             operators.append(ModelOperator("call_module", repr(leaf), value))
     results = (spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT")
     port = next((names.port("", name) for name in results), None)

@@ -90,7 +90,7 @@ class Original:
 
     @property
     def nodes(self) -> Sequence[fx.Node]:
-        """The nodes of `program` in order; empty if the reference is an ONNX program."""
+        """The nodes of `program` in order; none in `OnnxOriginal`, whose program is in ONNX."""
         return [*self.program.graph.nodes]
 
     @cached_property
@@ -240,7 +240,7 @@ def save(original: Original, path: Path, stored: Mapping[str, tuple[Any, ir.Exte
     program._constants = _emptied(program.constants, elsewhere)  # noqa: SLF001  nor has this
     places = {name: stored[name][1] for name in elsewhere.values()}
     entry = json.dumps({target: [name, _checksum(model, name)] for target, name in elsewhere.items()})
-    names = {target: target for target in weight_names(program).values()}
+    names = {target: target for target in weight_names(program).values()}  # of the weights of the program
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if name in places:
@@ -287,7 +287,7 @@ class _OutputFile(io.FileIO):
 def _stored_elsewhere(original: Original, stored: Mapping[str, tuple[Any, ir.ExternalTensor]]) -> dict[str, str]:
     """Return the weights of the program that are also in another file: their names in the program and in the graph."""
     weights = original.model.graph.initializers
-    pointers = {}
+    pointers = {}  # the names in the graph, by the addresses of the data
     for name, (tensor, _) in stored.items():
         value = weights[name].const_value if name in weights else None
         if value is not None and same_tensor(value, tensor):
@@ -393,7 +393,7 @@ def _read_model(contents: bytes, path: Path) -> ir.Model:
 
     def check(tensor: onnx.TensorProto, *, load: bool = False) -> None:
         locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
-        if tensor.data_location != onnx.TensorProto.EXTERNAL or locations != [_STATE_LOCATION]:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL or locations != [_STATE_LOCATION]:  # else in the program
             tensors.check(tensor, load=load)
 
     check_graphs(proto, check)
@@ -404,7 +404,7 @@ def _read_model(contents: bytes, path: Path) -> ir.Model:
         if isinstance(value.const_value, ir.ExternalTensor) and value.const_value.location == _STATE_LOCATION
     }
     for name in in_program:
-        model.graph.initializers[name].const_value = None
+        model.graph.initializers[name].const_value = None  # until the others are mapped
     map_weights(model, path)
     if any(isinstance(value.const_value, ir.ExternalTensor) for value in model.graph.initializers.values()):
         raise StoredError("it refers to weights that can't be mapped into memory")

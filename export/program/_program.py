@@ -139,6 +139,7 @@ class Program:
             return False
         weights, exported = self.model.graph.initializers, self.original.model.graph.initializers
         graph = self.graph
+        # Equal graphs have weights of the same names.
         return graph != replace(self.original.graph, name=graph.name) or any(
             not _equal(weights[name], exported[name]) for name in weights
         )
@@ -210,6 +211,7 @@ class Program:
             ir.save(saved, new)
 
     def _metadata(self) -> dict[str, str]:
+        """Return the entries of the file's metadata that `load_program` reads, as JSON."""
         calls = [
             [call.path, call.iteration, *([astuple(port) for port in ports] for ports in (call.inputs, call.outputs))]
             for call in self.module_calls.values()
@@ -232,6 +234,7 @@ class _Snapshot(Program):
 
 
 def _equal(value: ir.Value, other: ir.Value) -> bool:
+    """Return whether two weights have the same content, or both have none."""
     a, b = value.const_value, other.const_value
     return a is b or (a is not None and b is not None and same_tensor(a, b))
 
@@ -319,6 +322,7 @@ def _unpack(entry: list[Any]) -> ModuleCall:
 
 
 def _text(item: Any) -> Any:
+    """Return an item of the metadata; refuse any but a string or None."""
     if item is not None and not isinstance(item, str):
         raise TypeError(f"{item!r} is not a string")
     return item

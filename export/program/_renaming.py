@@ -27,7 +27,7 @@ def renamed_program(program: ExportedProgram, names: Mapping[str, str]) -> Expor
     inputs = [_renamed_spec(spec, names) for spec in signature.input_specs]
     outputs = [
         replace(spec, target=names.get(spec.target or "", spec.target))
-        if spec.kind == OutputKind.USER_INPUT_MUTATION
+        if spec.kind == OutputKind.USER_INPUT_MUTATION  # whose target is the name of an input
         else spec
         for spec in (_renamed_spec(spec, names) for spec in signature.output_specs)
     ]

@@ -14,7 +14,7 @@ import torch
 from filch.steal import FilchError
 
 _DIRECTORY = 8 * 2**20  # bytes of the list of members, for about 50,000 members
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, and the lengths of the name and the extra field
 _ENCRYPTED = 0x1
 _NAME = re.compile(r"[\w.@+-]+(?:/[\w.@+-]+)*")
 

@@ -70,7 +70,7 @@ def expression(text: str) -> sympy.Basic:
     Raises:
         StoredError: it is not a symbolic size, or exceeds a limit.
     """
-    budget, known = _reading.get((budget_of("exported program"), {}))
+    budget, known = _reading.get((budget_of("exported program"), {}))  # new outside of a block
     if text not in known:
         known[text] = _expression(text, budget)
     return known[text]
@@ -109,7 +109,7 @@ def _parse(node: ast.expr) -> Any:
             return _symbol(symbol_name(name), keywords)
         case ast.Call(ast.Name("Integer"), [argument], []):
             return _integer(_parse(argument))
-        case ast.Call(ast.Name("Float"), [ast.Constant(str() as number)], _):
+        case ast.Call(ast.Name("Float"), [ast.Constant(str() as number)], _):  # its precision is not used
             return sympy.Float(float(number))
         case ast.Call(ast.Name(name), arguments, []) if name in _functions():
             parsed = [_parse(argument) for argument in arguments]

@@ -17,6 +17,7 @@ def record(cls: type[Any], **fields: Reader) -> Reader:
     """Return a reader of objects as a dataclass; fields that this version of torch does not have are left out."""
     known = {item.name: item for item in dataclasses.fields(cls)}
     readers = {name: reader for name, reader in fields.items() if name in known}
+    # The fields without a default.
     required = {name for name, item in known.items() if item.default is item.default_factory is dataclasses.MISSING}
 
     def read(data: Any) -> Any:
@@ -30,7 +31,7 @@ def record(cls: type[Any], **fields: Reader) -> Reader:
 
 
 def union(cls: type[Any], **fields: Reader) -> Reader:
-    """Return a reader of objects with one key, which is the type of the value."""
+    """Return a reader of objects with one key, which is the type of the value, as one of torch's unions."""
     known = {item.name for item in dataclasses.fields(cls)}
     readers = {name: reader for name, reader in fields.items() if name in known}
 

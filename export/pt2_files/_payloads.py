@@ -85,6 +85,7 @@ def _tensor(name: str, contents: torch.Tensor, meta: schema.TensorMeta) -> torch
         raise StoredError(f"{name!r:.200} in it has no fixed size")
     sizes, strides = [size.as_int for size in meta.sizes], [stride.as_int for stride in meta.strides]
     extents = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
+    # How many elements of the file the view needs.
     last = 0 if 0 in sizes else meta.storage_offset.as_int + sum(extents) + 1
     if contents.numel() % dtype.itemsize or last * dtype.itemsize > contents.numel():
         raise StoredError(f"{name!r:.200} in it does not have the size in its metadata")

@@ -171,6 +171,7 @@ def _argument(target: _Target) -> Reader:
         as_sym_float=sym_float,
         as_sym_floats=short_list(sym_float),
         as_optional_tensor=maybe_tensor,
+        # Without `ComplexValue`, torch has no `as_complex`, and `union` leaves this reader out.
         as_complex=record(getattr(schema, "ComplexValue", schema.Device), real=number, imag=number),
         as_nested_tensors=short_list(short_list(tensor)),
         as_int_lists=short_list(short_list(integer)),

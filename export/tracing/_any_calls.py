@@ -49,12 +49,12 @@ class AnyModelCallStack(ModuleCallStack):
             self._running.clear()
 
     def path_of(self, tensor: torch.Tensor) -> str | None:
-        """Return the path of a parameter or buffer in its model, if a call of the model was observed."""
+        """Return the path of a parameter or buffer in its model, if a call of the model was observed; else None."""
         _, path = self._owners.get(tensor, ("", None))
         return path  # type: ignore[no-any-return]
 
     def owner_of(self, tensor: torch.Tensor) -> str:
-        """Return the path of the module that owns a parameter or buffer."""
+        """Return the path of the module that owns a parameter or buffer; "" if no call of its model was observed."""
         module_path, _ = self._owners.get(tensor, ("", None))
         return module_path  # type: ignore[no-any-return]
 
@@ -79,7 +79,7 @@ class AnyModelCallStack(ModuleCallStack):
 
     def _register(self, name: str, model: nn.Module) -> None:
         """Register the modules of a model that is called for the first time."""
-        prefix = name.partition(".")[2]
+        prefix = name.partition(".")[2]  # paths of parameters begin without the variable of the model
         for path, module in model.named_modules():
             self._paths.setdefault(module, f"{name}.{path}" if path else name)
             owned = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
@@ -124,7 +124,7 @@ def object_calls(frame: FrameType | None, block: CodeType | None) -> tuple[Frame
         frame: the innermost frame.
         block: the code in which the traced block is; calls outside of it are left out.
     """
-    calls: dict[int, Frame] = {}
+    calls: dict[int, Frame] = {}  # by the id of the object: the outermost call of each
     in_user_code = False  # whether there is user code between this frame and `frame`
     for inner in callers(frame, block):
         owner = _self(inner)

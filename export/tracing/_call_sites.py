@@ -25,7 +25,7 @@ def is_filch(file: str) -> bool:
 
 @cache
 def is_machinery(file: str) -> bool:
-    """Return whether a file is Filch's or torch's, or none: code that torch generates has names like `<string>`."""
+    """Return whether a file is Filch's or torch's, or none: torch generates code in `<string>`; see `is_library`."""
     return is_filch(file) or file.startswith((_TORCH, "<"))
 
 
@@ -71,7 +71,7 @@ def module_call(hook: FrameType) -> FrameType | None:
 
 
 def outside(frame: FrameType | None) -> str | None:
-    """Return the innermost line of a frame and its callers that is neither torch's nor ours."""
+    """Return the innermost line of a frame and its callers that is neither torch's nor ours, or None."""
     caller = caller_outside(frame, is_machinery)
     return None if caller is None else line_of(caller)
 

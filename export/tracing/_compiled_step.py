@@ -87,7 +87,7 @@ class CompiledStep(DispatchTracer):
         self._executed: list[Node] = []  # kernels, and calls that were not compiled
         self._buffers: dict[str, Value] = {}  # buffers of kernels that are not values of operations
         self._written: set[str] = set()  # outputs of kernels
-        self._bases: dict[str, str] = {}  # by view
+        self._bases: dict[str, str] = {}  # the value whose memory a value shares, by the latter
 
     def run(self, step: TracedStep) -> None:
         """Run a step without warnings: the model's were shown in eager PyTorch, and Dynamo's concern compilation."""
@@ -180,6 +180,7 @@ class CompiledStep(DispatchTracer):
             names[name] = self.recording.unique(name)
             self._buffers[names[name]] = Value(names[name])
         self._bases |= operations.views
+        # The buffer that holds a value, or of which it is a view, may have another name.
         held = ((operations.values[name][0], names[label]) for name, label in kernels.labels_by_value.items())
         self._bases |= {name: label for name, label in held if name != label}
         for node, kernel in zip(nodes, code.lowered.kernels, strict=True):

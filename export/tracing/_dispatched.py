@@ -160,11 +160,12 @@ class DispatchTracer(Tracer):
             return mark_derivative(node, self._loss)
         here = sys._getframe(1)  # noqa: SLF001  documented
         lines = lines_within(here, run.__code__)
+        # Without lines of user code in the step, the innermost line outside of torch and Filch is shown.
         stack = self.calls.running or innermost_frames(lines or filter(None, [outside(here)]))
         return replace(node, stack=stack, module=self.calls.innermost_path, source=lines[0] if lines else None)
 
     def owner(self, parameter: torch.Tensor) -> str | None:
-        """Return the path of the module that owns a parameter, or None."""
+        """Return the path of the module that owns a parameter; "" if that is the model, or is not known."""
         return self._weight_names.get(id(parameter), "").rpartition(".")[0]
 
 

@@ -130,7 +130,7 @@ class ScopeTracer(DispatchTracer):
         self._model_calls = AnyModelCallStack(self._is_observed, label)
         super().__init__(self._model_calls, "block")
         self._flags = _Flags()
-        self._paused_at = 0
+        self._paused_at = 0  # autograd's next number when recording was paused
         self.clear()
 
     def clear(self) -> None:
@@ -138,7 +138,7 @@ class ScopeTracer(DispatchTracer):
         self.recording = GraphRecording(self._model_calls.path_of)
         self.recording.copies_data = self._flags.copies_data
         self.sequence_numbers = SequenceNumbers()
-        self.sequence_numbers.skip(0, self.sequence_numbers.next_number())
+        self.sequence_numbers.skip(0, self.sequence_numbers.next_number())  # earlier operations are not recorded
         self.unexecuted: set[str] = set()
 
     @contextmanager
@@ -197,7 +197,7 @@ class ScopeTracer(DispatchTracer):
         loss = self.recording.producers.get(node.inputs[0]) if begins else None
         if loss is not None:
             return mark_derivative(node, loss)
-        if self._flags.level == len(_LEVELS) - 1:
+        if self._flags.level == len(_LEVELS) - 1:  # all calls of Python
             stack = all_frames(frame, opened_by)
         else:
             lines = user_lines(frame, opened_by)

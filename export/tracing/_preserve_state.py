@@ -78,7 +78,7 @@ def _is_writable(tensor: torch.Tensor) -> bool:
     """Return whether torch can write to a tensor: not if it is sparse or nested, or elements share memory."""
     if nn.parameter.is_lazy(tensor) or not is_dense(tensor):
         return False
-    return torch._debug_has_internal_overlap(tensor) != 1  # noqa: SLF001  nothing public tells
+    return torch._debug_has_internal_overlap(tensor) != 1  # noqa: SLF001  nothing public tells; 1 is yes, 2 unknown
 
 
 def _parameters(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:

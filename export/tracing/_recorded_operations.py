@@ -62,7 +62,7 @@ class JointGraph:
         self.forward.setdefault(_number(node), (operation, _trace(node)))
 
     def forward_operation(self, node: fx.Node) -> Node | None:
-        """Return the forward operation with the sequence number of a node."""
+        """Return the forward operation with the sequence number of a node; None if none has it."""
         return self.forward.get(_number(node), (None, ""))[0]
 
     def differentiated(self, node: fx.Node) -> Node | None:
@@ -71,7 +71,7 @@ class JointGraph:
         AOTAutograd merges equal operations, and autograd numbers some in-place operations twice. A missing operation is
         replaced by the nearest one with the same lines.
         """
-        if adds_gradients(node):
+        if adds_gradients(node):  # of several operations
             return None
         if (operation := self.forward_operation(node)) is not None:
             return operation
@@ -171,7 +171,7 @@ class OperationRecorder:
         return operation
 
     def _outputs(self, node: fx.Node, name: str) -> Iterator[str]:
-        """Add the values that an operation computes, and yield their names."""
+        """Add the values that an operation computes, and yield their names; a `copy_` to an input is a write to it."""
         written = self._inputs.get(node.args[0]) if node.target is torch.ops.aten.copy_.default else None
         for item, value in _values(node, name):
             recorded = self._recording.add_write(written, value) if isinstance(written, torch.Tensor) else value

@@ -66,8 +66,8 @@ class GraphRecording:
         self._constants: dict[str, None] = {}  # an ordered set
         self._values: dict[str, Value] = {}
         self._states: Any = WeakIdKeyDictionary()  # the `_State` of each tensor
-        self._memories: dict[int, _Memory] = {}
-        self._names: Counter[str] = Counter()
+        self._memories: dict[int, _Memory] = {}  # by the address of the storage
+        self._names: Counter[str] = Counter()  # how often each was asked for; `weight@`: writes to `weight`
 
     def add_input(self, tensor: torch.Tensor, name: str) -> None:
         """Add an input."""
