@@ -146,13 +146,13 @@ def align(
 def _source(
     given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, parameters: Sequence[str] = ()
 ) -> Source:
-    """Return an implementation with its arguments.
+    """Return an implementation with its arguments; a module without any is its state dictionary: only weights.
 
     Args:
         given: see `align`.
         args: its positional arguments; see `align`.
         kwargs: its keyword arguments.
-        parameters: what a module calls its positional arguments, if those of an ONNX program are made for it.
+        parameters: the names of A's positional parameters, if a program gets A's arguments: they name these arguments.
     """
     has_arguments = args is not None or kwargs is not None
     args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.cpu, as_tensors((args, kwargs)))
@@ -203,7 +203,7 @@ def _program_source(given: ProgramLike) -> ProgramSource:
     """Return an ONNX program without inputs; the weights that nodes have as constants are among its weights."""
     side = ProgramSide.of(given, "the program", _BACKEND)
     program = replace(side.program, model=side.program.model.clone())
-    LiftConstantsToInitializersPass(size_limit=2)(program.model)
+    LiftConstantsToInitializersPass(size_limit=2)(program.model)  # constants of two elements or more
     return ProgramSource(side.name, program.snapshot(), written=side.program)
 
 
@@ -217,6 +217,7 @@ def _with_inputs(source: ProgramSource, arguments: Mapping[str, torch.Tensor]) -
     side = ProgramSide(program, source.name, limit_backend(get_backend(_BACKEND)))
     paths = argument_paths(program, graph, arguments)
     matched = {name: arguments[path] for name, path in paths.items() if path in arguments}
+    # Further inputs may be those of an empty past, but only if each argument has found its input.
     matched |= empty_inputs(graph, matched) if len(matched) == len(arguments) else {}
     inputs = side.named(matched if len(matched) == len(graph.inputs) else arguments)
     native = side.feed(cast_inputs(graph, {name: in_dtype(graph, name, tensor) for name, tensor in inputs.items()}))
@@ -336,7 +337,11 @@ def _with_inputs_of(source: Source, other: Source) -> Source:
 
 
 def _align_runs(reference: Runnable, actual: Runnable, given: ValueMap, parts: Parts) -> Alignment:
-    """Align two implementations that can be run."""
+    """Align two implementations that can be run.
+
+    Tables are numbers that depend on no input, such as the angles of positions (see `alignment._tables`): B gets those
+    of A where they differ by rounding alone.
+    """
     with phase("running A in float64"):
         whole, reference_again = _runs(reference)
         reference_run = with_parts(whole, parts)
@@ -375,7 +380,8 @@ def _step_by_step(
 ) -> Correspondence:
     """Return the values that correspond if operations of B get the numbers of A where their operands are equal.
 
-    Differences do not add up then. It is done only if an output of B is not that of A.
+    Differences do not add up then. It is done only if an output of B is not that of A, and repeated while it shows more
+    values that correspond.
 
     Args:
         pairs: the values that correspond in two runs.
@@ -417,7 +423,10 @@ def _on_other_numbers(source: Runnable) -> Runnable:
 
 
 def _compact(execution: Execution | None) -> Execution | None:
-    """Return a run whose values are only compared, in half the memory: float32 is far finer than the tolerance."""
+    """Return a run whose values are only compared, in half the memory: float32 is far finer than the tolerance.
+
+    It can't run again. None for None.
+    """
     if execution is None:
         return None
     values = {name: value.float() if value.is_floating_point() else value for name, value in execution.values.items()}
@@ -435,6 +444,7 @@ def _remarks(pairs: Correspondence) -> Iterator[str]:
     if None not in dtypes and dtypes[0] != dtypes[1]:
         text = " and ".join(f"{name} in {str(dtype)[6:]}" for name, dtype in zip(sides, dtypes, strict=True))
         yield f"the weights are rounded to other precisions, {text}: give both in the same, as values differ otherwise"
+    # `owners`: the values and inputs of A that have numbers of each value and input of B, by its name.
     unknown = [name for name in pairs.actual.execution.graph.inputs if not pairs.owners.get(name)]
     if unknown:
         yield f"the input {unknown[0]!r} of B has numbers that no input of A has: give both the same ones"

@@ -40,7 +40,7 @@ def align_programs(reference: ProgramSource, actual: ProgramSource, align: Calla
         wrong_outputs=tuple(_problems(report)),
         remarks=(*alignment.remarks, *report.notes),
         compared="programs",
-        outputs=alignment.outputs or tuple(_outputs(compared)),
+        outputs=alignment.outputs or tuple(_outputs(compared)),  # it has none if only weights were aligned
         gaps=report.proof.gaps,
     )
 
@@ -80,7 +80,7 @@ def _departures(alignment: Alignment, compared: _ComparedPrograms) -> Sequence[D
     first = report.first_divergence
     if first is None:
         return ()
-    in_float64 = {departure.value: departure for departure in alignment.departures}
+    in_float64 = {departure.value: departure for departure in alignment.departures}  # by the value of B that differs
     graph = report.graphs[first.stage]
     if any(node.outputs[0] in in_float64 for node in graph.nodes if node.name in first.unjudged):
         return alignment.departures
@@ -112,7 +112,7 @@ def _problems(report: Report) -> Iterator[str]:
 
 
 def _outputs(compared: _ComparedPrograms) -> Iterator[AlignedOutput]:
-    """Yield the outputs of A, with those of B that they are."""
+    """Yield the outputs of A, with those of B that they are; of several rows of an output, the first one counts."""
     rows = {row.value: row for row in reversed(compared.report.rows) if row.kind == "output"}
     for name, other in zip(compared.reference.outputs, compared.outputs, strict=True):
         row = rows.get(other)

@@ -54,7 +54,7 @@ def blame(
     if first is None:
         return _blame_failure(report, reference, exported, folder, common)
     judged = _judged_row(report, first)
-    value = judged.value if judged.value in exported.graph.producer else None
+    value = judged.value if judged.value in exported.graph.producer else None  # else the outputs are judged
     tolerance = failing_tolerance(report, judged)
     notes, report = list(report.notes), replace(report, switches=0)
     try:
@@ -65,6 +65,7 @@ def blame(
         notes.append(f"the search for culprits failed: {error}")
     else:
         culprits = tuple(culprit.name for culprit in result.culprits)
+        # If there was no error with all switches on, `bisect` has tried none.
         report = replace(report, culprits=culprits, switches=0 if result.close else len(result.candidates))
     if folder is not None:
         try:
@@ -95,6 +96,7 @@ def _blame_failure(
     if culprits:
         notes.append(f"without {' and '.join(culprits)}, {report.backend} can run the program")
     graphs = (program.graph, *report.graphs.values())
+    # The longest name is last: a shorter one may be a part of it in the message.
     named = sorted((node.name for graph in graphs for node in graph.nodes if node.name in failure), key=len)
     if folder is not None and named and culprits:
         try:

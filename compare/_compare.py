@@ -31,7 +31,7 @@ from .references._inputs import CapturedCalls, captured_calls, cast_inputs
 from .results._report import BY_MAPPING, Report
 from .results._rows import Row
 
-BUFFER = 2**28
+BUFFER = 2**28  # bytes
 Path = str | os.PathLike[str]
 ProgramLike = Path | Program | Graph | ir.Model | onnx.ModelProto
 
@@ -122,7 +122,7 @@ def compare(
     resolved_backend = resolve_backend(backend, options)
     calls = captured_calls(records, loaded)
     wanted = _ordered_stages(resolved_backend, resolved_backend.stages if stages is None else stages)
-    stepwise = backend if isinstance(backend, Stepwise) else None
+    stepwise = backend if isinstance(backend, Stepwise) else None  # of `compare_decode`
     settings = CompareOptions(
         wanted,
         limits,
@@ -142,6 +142,7 @@ def compare(
         if "exported" in wanted and stepwise is None:
             judged, bodies = _unrolled(loaded, resolved_backend, calls, lower_precision=lower_precision)
             notes += bodies
+        # The backend optimizes `loaded`, with its branches and loops, and runs `judged` node by node.
         prepared = prepare(records, judged, resolved_backend, settings, written=loaded)
         with phase("call", len(calls.calls)) as progress:
             for call in calls.calls:
@@ -153,7 +154,7 @@ def compare(
         program=str(loaded.path) if loaded.path else loaded.model_type.rpartition(":")[2] or "the program",
         rows=(
             *(row for one in results for row in one.rows),
-            *unwritten_rows(loaded, tuple(prepared.compiled)[-1]),
+            *unwritten_rows(loaded, tuple(prepared.compiled)[-1]),  # for the last stage
         ),
         modules=tuple(row for one in results for row in one.modules),
         observer_effect=largest_effect(one.observer_effect for one in results),
@@ -220,7 +221,7 @@ def time_limit(program: Program, limit: float | None) -> TimeLimit:
 
 
 def _ordered_stages(backend: Backend, stages: Collection[Stage]) -> tuple[Stage, ...]:
-    """Return the stages in the order in which they run, then those that the backend does not have."""
+    """Return the stages in the order in which they run, then those that the backend lacks, which `prepare` refuses."""
     return (*(one for one in backend.stages if one in stages), *(one for one in stages if one not in backend.stages))
 
 

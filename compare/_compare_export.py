@@ -47,7 +47,10 @@ def compare_with_fallback(reference: Path | Records, program: Program, **options
 
 
 def _compare_untranslated(reference: Path | Records, program: Program, **options: Any) -> Report:
-    """Compare a program that torch can't translate to ONNX, and say so in the report, or which backends run it."""
+    """Compare a program that torch can't translate to ONNX, and say so in the report, or which backends run it.
+
+    `program.untranslated` is the reason, `""` for other programs.
+    """
     try:
         report = compare(reference, program, **options)
     except BackendError as error:

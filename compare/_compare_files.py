@@ -69,7 +69,7 @@ def compare_files(reference: Path, actual: Path, *, blame: Path | None = None, *
         report = compare(dump or reference, program, **given)
         limit = given.get("limit")
         return report if blame is None else find_culprit(report, dump or reference, program, blame, limit=limit)
-    given |= {} if blame is None else {"blame": blame}
+    given |= {} if blame is None else {"blame": blame}  # to be refused below
     if unused := [name for name in given if name not in ("mapping", "tolerance")]:
         raise CompareError(f"{unused[0]} is only for programs: two dumps are compared without running anything")
     tolerance = None if given.get("tolerance") == "default" else given.get("tolerance")

@@ -176,6 +176,7 @@ def pair_programs(
     """Run two programs on the same inputs and match their values; see `compare_programs` for the arguments."""
     expected = ProgramSide.of(reference, "the reference", reference_backend)
     resolved = resolve_backend(backend, options)
+    # Values are matched node by node, for which a backend that only optimizes the program is replaced.
     judged = ProgramSide.of(program, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
     if inputs is not None and shapes:
         raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
@@ -202,7 +203,7 @@ def pair_programs(
     calls = [ends.feed(feed, graph, lower_precision=lower_precision) for feed in feeds]
     same_shapes = all(shapes_of(feed) == shapes_of(feeds[0]) for feed in feeds)
     with time_limit(judged.program, limit):
-        before, written = expected.program, judged.program
+        before, written = expected.program, judged.program  # with their branches and loops
         expected = expected.unrolled(feeds)
         judged = judged.unrolled([cast_inputs(graph, call) for call in calls])
         graph = judged.program.graph
@@ -215,6 +216,7 @@ def pair_programs(
             pairs = pair_values(judged_values, observed, ends.names, reshaped=same_shapes, rerun=judged.rerun(calls[0]))
         original = ReferenceProgram(expected.program, pairs, graph, expected.backend, compiled, feeds, observed.values)
         capture = ends.capture(original, calls)
+    # Only if all calls have the shapes of the first one are these those of the program.
     judged_program = ends.program(written, original, judged_values.values if same_shapes else {})
     notes += [*ends.notes, *_replacements(written, judged_values.values), pairs_note(pairs, graph)]
     kinds = ends.other_kinds(before, written)
@@ -507,6 +509,7 @@ def in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return an input as the other integer type, or finer floating-point type, that a graph declares."""
     declared = getattr(torch, graph.values[name].dtype or "", tensor.dtype)
     kinds = [dtype.is_floating_point or dtype.is_complex or dtype is torch.bool for dtype in (declared, tensor.dtype)]
+    # Two integer types, or a coarser floating-point type than the declared one; else it stays as it is.
     return tensor.to(declared) if not any(kinds) or is_coarser(tensor.dtype, declared) else tensor
 
 
@@ -555,17 +558,18 @@ def _paired(
 def _may_be(reference: Graph, judged: Graph, name: str, other: str) -> bool:
     """Whether the declared shapes of two values fit, and their types are of one kind."""
     values = reference.values.get(name), judged.values.get(other)
+    # Whether each dtype is a floating-point type; an unknown one counts as one.
     floats = {"float" in (value.dtype or "float") for value in values if value is not None}
     shapes = [value.shape for value in values if value is not None and value.shape is not None]
-    if len(shapes) < len(values):
-        return len(floats) < len(values)
+    if len(shapes) < len(values):  # a shape is not known
+        return len(floats) < len(values)  # both are floating-point, or neither is
     dims = zip(*shapes, strict=False)
     fits = all(a == b for a, b in dims if isinstance(a, int) and isinstance(b, int))
     return len(floats) == 1 and len(shapes[0]) == len(shapes[1]) and fits
 
 
 class _ReferenceCalls(nn.Module):
-    """The calls of a reference, one after the other."""
+    """Returns the outputs of a reference, one call after the other, for `steal_forward` to record."""
 
     def __init__(self, original: ReferenceProgram, outputs: Mapping[str, str]) -> None:
         super().__init__()

@@ -161,7 +161,11 @@ def _may_count_from_the_last_key(result: Decoding, outputs: Collection[str]) -> 
 
 
 def _explains(stepped: Decoding, result: Decoding, program: Program) -> bool:
-    """Return whether a comparison in steps says more: nothing is wrong in it, or it begins where outputs are wrong."""
+    """Return whether a comparison in steps explains what was found wrong in one call.
+
+    It does if nothing is wrong in it and no output is wrong in the call, or if it goes wrong later than the call, and
+    at the latest where an output of that is wrong.
+    """
     wrong = [item.position for item in result.breaks if item.value in program.graph.outputs]
     if result.first_break is None or stepped.first_break is None:
         return not wrong
@@ -208,7 +212,7 @@ class _DecodeComparison:
         last = 1 if counts_tokens else _LAST
         stepwise = Stepwise(self.backend, count, last, slots, len(given) if in_steps else 0)
         mask = torch.ones_like(given)
-        mask[1:, _MASKED] = int(counts_tokens)
+        mask[1:, _MASKED] = int(counts_tokens)  # 1, not masked, for a program that takes no mask
         notes = [_NOT_MASKED] if counts_tokens else []
         decoded: torch.Tensor | None
         with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
@@ -228,7 +232,7 @@ class _DecodeComparison:
             with steal_forward(model, submodules=True, on_error="raise") as capture:
                 expected = logits_of(model(**arguments)).reshape(*given.shape, -1).cpu()
             with phase("decoding in eager PyTorch"):
-                at_once = decode_at_once() if in_steps else expected
+                at_once = decode_at_once() if in_steps else expected  # in steps, `expected` is that of the steps
                 eager, consistent = _consistency(decoded, at_once, decode, decode_at_once)
         report = compare(
             capture,
@@ -280,7 +284,7 @@ def _consistency(
     """Return how far logits that were computed step by step are from those of one call, and whether they are equal.
 
     Rounding may make them differ by more than a tolerance: then they have to be equal in float64. The difference is
-    relative to the root mean square; NaN if it is not known.
+    relative to the root mean square. If the logits are not known, it is NaN, and they count as equal.
 
     Args:
         logits: those of the steps, float in the shape [sequences, length, words]; None if they are not known.

@@ -37,6 +37,7 @@ def decode_on(
     """
     name = relation_on(backend)
     given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), 1)
+    # "" if the model takes a cache.
     if reason := Decoder(model, Plan(together(given)), others, len(given)).unsupported:
         return InvarianceRow(name, "not run", note=reason)
     try:
@@ -45,7 +46,7 @@ def decode_on(
         return InvarianceRow(name, "not judged", note=short_line(str(error), _REASON))
     difference = max(item.logits for item in result.positions)
     if result.breaks:
-        more = sum(item.introduced for item in result.breaks[1:])
+        more = sum(item.introduced for item in result.breaks[1:])  # without those that inherit their error
         return InvarianceRow(name, "breaks", difference, _at(result, result.breaks[0]), more, result.judged)
     if result.outcome != "close":
         verdict: InvarianceVerdict = "breaks" if result.outcome == "different" else "not judged"

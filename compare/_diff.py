@@ -100,6 +100,7 @@ def diff(
     if mapping is not None:  # the modules of the second dump are other ones
         return replace(result, reasons=(*result.reasons, *notes))
     if isinstance(second, AssembledRecords):
+        # With how plain tensors belong together, as the comparison has found.
         layouts = replace(second.layouts, learned={**second.layouts.learned, **result.learned})
         second = AssembledRecords(second.dumps, layouts)
 
@@ -170,7 +171,8 @@ class _Comparison:
     def _mapped_rows(self, mapping: ValueMap) -> Iterator[DiffRow]:
         """Yield a row for each module output of the first dump that a mapping finds in the second one.
 
-        Outputs of the outermost modules, which are those of the model, have a row in any case.
+        Outputs of the outermost modules, which are those of the model, have a row in any case: without a place in the
+        mapping, one whose `same` is None, as nothing was compared.
         """
         keys = [key for key in self.first if key.kind == "O"]
         names = {key.name for key in keys}
@@ -246,7 +248,7 @@ def value_rows(
     others = tensors(other)
     for path, tensor in tensors(value).items():
         other_tensor, level = others.get(path), levels.get(key.label + place + path)
-        size = partial(sizes.of, key, path, tensor.shape) if sizes is not None else float
+        size = partial(sizes.of, key, path, tensor.shape) if sizes is not None else float  # `float()` is 0: not known
         difference, is_rounding = compare_summed(other_tensor, tensor, size, tolerance=tolerance)
         ratio = None  # of the difference to the rounding level
         if level is not None and level.reliable and other_tensor is not None and not difference.problem:
@@ -264,9 +266,9 @@ def unmatched_rows(key: Key, value: Any, missing_from: str) -> tuple[DiffRow, ..
     It counts as a difference, unless only one of several processes has such a record: a gradient before it is reduced
     over all of them, or a collective. What hooks make of a caller's arguments may be computed elsewhere: no row.
     """
-    if key.kind == "A":
+    if key.kind == "A":  # the caller's arguments, before hooks changed them
         return ()
-    same = None if key.kind in ("GP", "C") else False
+    same = None if key.kind in ("GP", "C") else False  # a gradient after each accumulation; a collective
     return (DiffRow(key, "", describe(value), f"{missing_from} does not have it", same=same),)
 
 

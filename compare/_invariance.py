@@ -145,7 +145,7 @@ def _with_visible_operations(model: nn.Module) -> Iterator[None]:
     """Let a model use implementations that are made of operations which exist for float64."""
     with contextlib.ExitStack() as stack:
         for part in _PARTS:
-            with contextlib.suppress(CompareError):
+            with contextlib.suppress(CompareError):  # it has no such implementation
                 stack.enter_context(implementation(model, part, "eager"))
         yield
 
@@ -179,7 +179,7 @@ class _RelationChecker:
     others: Mapping[str, Any]
     count: int
     bitwise: bool
-    _references: dict[tuple[int, bool], PositionedRun] = field(default_factory=dict)
+    _references: dict[tuple[int, bool], PositionedRun] = field(default_factory=dict)  # by `id` of the plan, and native
 
     def check(self, relation: Relation) -> InvarianceRow:
         """Return the verdict on a relation.
@@ -187,6 +187,7 @@ class _RelationChecker:
         Raises:
             TraceError: the model fails without a cache.
         """
+        # Both are "" if the model can do it.
         reason = self._decoder(relation.plan).unsupported or _unsupported_attention(self.model, relation.attention)
         if reason:
             return InvarianceRow(relation.name, "not run", note=reason)
@@ -203,7 +204,7 @@ class _RelationChecker:
     def _checked(self, relation: Relation, reference: PositionedRun) -> InvarianceRow:
         """Return the verdict on a relation that the model supports; see `check`."""
         run = self._run(relation.plan, relation.attention)
-        found = mismatches(reference, run, RELATIVE)
+        found = mismatches(reference, run, RELATIVE)  # None for each value that is the same
         if any(name not in found for name in run.judged_logits):
             raise CompareError("the logits have another shape, or are no numbers in float64")
         difference = self._native_difference(relation)
@@ -234,7 +235,7 @@ class _RelationChecker:
         return self._references[key]
 
     def _shorter(self, plan: Plan) -> PositionedRun | None:
-        """Return a run with one token less in each call; None if axes of tokens can be told by their sizes."""
+        """Return a run with one token less in each call; None if sizes tell which axes have a row for each token."""
         if (_sizes(self.model) | {self.count}).isdisjoint(call.tokens.shape[1] for call in plan.calls):
             return None
         calls = (
@@ -259,7 +260,7 @@ class _RelationChecker:
             (sequence, int(call.positions[row, column])): logits[row, column].double()
             for call, logits in zip(plan.calls, results, strict=True)
             for row, sequence in enumerate(call.sequences)
-            for column in (call.positions[row] >= 0).nonzero()[:, 0].tolist()
+            for column in (call.positions[row] >= 0).nonzero()[:, 0].tolist()  # the tokens, without padding
             if call.is_judged
         }
 

@@ -50,6 +50,7 @@ def load_quantized(model: nn.Module, program: ProgramLike) -> tuple[str, ...]:
     notes: list[str] = []
     with torch.no_grad():
         for node, weight in quantized:
+            # A product's weight is [inputs, outputs]; the rows of a model's weight, as of a Linear, are its outputs.
             rows = weight if node.op == GATHER else QuantizedWeight(weight.numbers.T, weight.most.T)
             if parts := _parts(rows.numbers, tables if node.op == GATHER else slots):
                 count += 1
@@ -101,7 +102,10 @@ def _slots(model: nn.Module) -> Iterator[_Slot]:
 
 
 def _parts(rows: torch.Tensor, slots: list[_Slot]) -> list[tuple[_Slot, int, int, int]]:
-    """Return the slots that make up some rows: each with the first row in it, that in `rows`, and their number."""
+    """Return the slots that make up some rows: each with the first row in it, that in `rows`, and their number.
+
+    Empty if some rows are in no slot.
+    """
     parts, start = [], 0
     while start < len(rows):
         best = min(_candidates(rows, start, slots), key=lambda item: item[0], default=None)

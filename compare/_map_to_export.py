@@ -108,7 +108,7 @@ def map_to_export(
         inputs={
             ends.inputs[name]: path
             for name, path in exported.inputs.items()
-            if name in read or ends.inputs[name] in graph.inputs
+            if name in read or ends.inputs[name] in graph.inputs  # not what neither program uses
         },
         module_calls={key: _mapped_call(call, found) for key, call in exported.module_calls.items()},
         model_type=exported.model_type,
@@ -137,7 +137,8 @@ def _without_empty_inputs(judged: ProgramSide, ends: Ends, observed: Observed) -
     """Return a program without the inputs that are empty in a call without a past, and a note about them.
 
     Builders of models for generation add the keys and values of earlier tokens, whether or not the model was given any.
-    A symbolic dimension has the size that it has in the inputs and outputs that the model has, else 0.
+    A symbolic dimension has the size that it has in the inputs and outputs that the model has, else 0. Inputs
+    without a dimension of 0, or of integers, are left as they are.
     """
     graph = judged.program.graph
     sizes: dict[object, int] = {}
@@ -181,7 +182,7 @@ def _mapped_call(call: ModuleCall, found: Mapping[str, str]) -> ModuleCall:
     """Return a module call with the values of the program."""
 
     def mapped(port: Port) -> Port:
-        if port.value is None or port.value in found:
+        if port.value is None or port.value in found:  # None: the export has no value for it either
             return replace(port, value=found.get(port.value or ""))
         return replace(port, value=None, resolution="fused", note="the program has no value that was found to be it")
 

@@ -65,6 +65,7 @@ def mapped_records(reference: Records, program: Program, mapping: ValueMap) -> M
         raise CompareError("a mapping names modules, and the program does not say what they return: use `export`")
     outputs, graph = dict(_outputs(program)), program.graph
     rows = _rows_by_place(mapping, {f"{_called(*call)}{port.path}" for call, port in _ports(program)})
+    # So that calls of A's class are taken, and its arguments are matched by name or position.
     calls = captured_calls(reference, replace(program, model_type="", inputs={})).calls
     outputs_of_calls = []
     for call in calls:
@@ -86,7 +87,7 @@ def mapped_records(reference: Records, program: Program, mapping: ValueMap) -> M
         for call, outputs_of_call in zip(calls, outputs_of_calls, strict=True):
             module.values = outputs_of_call
             module(**call.inputs)
-    module_calls = {
+    module_calls = {  # the path of each tensor is its key in the dictionaries that `_ModulesOfB` returns
         key: ModuleCall(*key, (), tuple(Port(f"[{place!r}]", known[place].value.name, "exact") for place in places))
         for key, places in by_call.items()
     }

@@ -17,6 +17,7 @@ from .results._passes import PassErrors, PassRow, pass_row
 from .results._report import Report
 
 _EXPORTED_ONLY: tuple[Stage, ...] = ("exported",)
+# Floating-point dtypes of 16 bits or fewer, such as `float8e4m3fn`, and integers of 8 or fewer.
 _COARSE = re.compile(r"(b?float(16|8|4)|u?int(8|4|2))(?!\d).*")
 
 
@@ -159,4 +160,5 @@ class CompareInstrument:
 
 
 def _types(graph: Graph) -> frozenset[str | None]:
+    """Return the dtypes of all values; None is among them if one is not known."""
     return frozenset(value.dtype for value in graph.values.values())

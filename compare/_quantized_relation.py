@@ -41,6 +41,7 @@ def quantized_caches(model: nn.Module, caches: Caches) -> dict[str, Callable[[],
 
 
 def _empty_cache(model: nn.Module, name: str) -> Any:
+    """Return an empty cache with a quantizer of transformers; `fp8` rejects options."""
     # The model is one of transformers, which takes seconds to import.
     module = importlib.import_module("transformers.cache_utils")
     options = {} if name == "fp8" else {"residual_length": _RESIDUAL}
@@ -66,6 +67,7 @@ def check_quantized(  # noqa: PLR0917  called in one place
         first: the number of tokens of the first call; the others have one each.
     """
     plan = Plan(chunks(tokens, 1, first=first))
+    # "" if the model takes a cache.
     if reason := Decoder(model, plan, others, len(tokens)).unsupported:
         return InvarianceRow(name, "not run", note=reason)
     running: list[str] = []
@@ -122,6 +124,7 @@ def _recorded(model: nn.Module, running: list[str]) -> Iterator[None]:
 
 
 def _clipped(watched: WatchedCache) -> str:
+    """Return a note on numbers that a layer clipped; `""` if there are none."""
     layers = [layer for layer, count in watched.clipped.items() if count]
     if not layers:
         return ""

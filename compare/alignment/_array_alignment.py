@@ -173,7 +173,7 @@ def align_arrays(reference: Source, actual: Source, given: ValueMap, parts: Part
     left = leaving(pairs, are_of_actual=are_of_b)
     judged = _judged_outputs(reference, actual, reference_side, actual_side)
     are_unsaved = are_of_b and _are_unsaved(judged, pairs)
-    lost = [item for item in judged.judged if item.problem and are_unsaved]
+    lost = [item for item in judged.judged if item.problem and are_unsaved]  # those that B did not save
     wrong = [*_wrong_weights(weights, reference_side.execution.weights, actual_side.execution.weights, complete=False)]
     wrong += _wrong_arrays(left, "B", "A") if are_of_b else _wrong_arrays(left, "A", "B")
     if not wrong and not lost:  # wrong outputs follow from what is wrong before them; those not saved are gaps
@@ -209,7 +209,7 @@ def _judged_outputs(
 ) -> JudgedOutputs:
     """Return what is said of the outputs of A, as far as it is known which of its arrays are outputs.
 
-    Else the last array is one, and so are those that are outputs of B.
+    Else those arrays are outputs that are outputs of B, and the last one is if B is arrays, too, or no other one is.
     """
 
     def equal(output: Output, array: Output, layout: Layout) -> bool:
@@ -284,7 +284,7 @@ def _measured(run: Execution, arrays: NamedArrays, execution: Execution, *, part
         parts: what the arrays have of outputs; see `align`.
     """
     units = arrays.units(execution.values)
-    if max(units.values(), default=0.0) < FINEST or run.noisy is None:
+    if max(units.values(), default=0.0) < FINEST or run.noisy is None:  # float64, or it can't run with noise
         return ValueSide(with_parts(run, parts))
     with phase("measuring rounding"):
         noisy = dict(run.noisy())

@@ -103,7 +103,7 @@ class NamedArrays:
         values = {name: in_float64(complex_as_real(item)) for name, item in self.arrays.items() if name not in weights}
         places = self.places or {}
         returned = {name: path for name, (module, path) in places.items() if not module and name in values}
-        returned = returned or {name: name for name in values}
+        returned = returned or {name: name for name in values}  # else all may be outputs
         described = {name: Value(name, str(item.dtype)[6:], tuple(item.shape)) for name, item in self.arrays.items()}
         return Execution(
             self.name,
@@ -140,7 +140,7 @@ def _unit(tensor: torch.Tensor) -> float:
     unit = torch.finfo(numbers.dtype).eps / 2
     sample = numbers[:: max(1, numbers.numel() // 2**12)]
     if len(torch.unique(sample)) < _VARIED:
-        return unit if numbers.dtype.itemsize <= 2 else 0.0
+        return unit if numbers.dtype.itemsize <= 2 else 0.0  # a wider dtype may hold rounded numbers
     for dtype in _PRECISIONS:
         if torch.finfo(dtype).eps / 2 > unit and torch.equal(sample.to(dtype).to(sample.dtype), sample):
             return torch.finfo(dtype).eps / 2
@@ -190,7 +190,7 @@ def _of_records(records: Records, name: str) -> NamedArrays:
     found: dict[str, torch.Tensor] = {}
     weights, places = set(), {}
     for key in records:
-        if key.kind in ("O", "P", "V"):
+        if key.kind in ("O", "P", "V"):  # outputs, parameters, values of `steal_append`
             for path, tensor in tensors(records.borrow(key)).items():
                 module = f"{key.name}@{key.iteration}" if key.iteration else key.name
                 label = f"{module}{path}" or "(root)"

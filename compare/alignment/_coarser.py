@@ -16,7 +16,8 @@ _FACTOR = 4  # the units of two dtypes of which one is coarser differ by more
 def coarser_operations(pairs: Correspondence, owners: Mapping[str, frozenset[str]]) -> list[Suspect]:
     """Return the operations of B that round to a coarser dtype than A has for the same values and for its outputs.
 
-    Those whose weights or inputs have the coarser dtype are left out.
+    Those whose weights or inputs have the coarser dtype are left out. Dtypes are compared by half a unit in the last
+    place, relative. `units` has the largest one on the way to each value, `roots` the value that it was moved from.
 
     Args:
         pairs: the runs of both.
@@ -37,7 +38,7 @@ def coarser_operations(pairs: Correspondence, owners: Mapping[str, frozenset[str
                 continue
             origins[name] = origin
             equal = sorted(item for item in owners.get(actual.roots[name], ()) if item in reference.units)
-            is_judged = moved_value(node) is None or name in actual.graph.outputs
+            is_judged = moved_value(node) is None or name in actual.graph.outputs  # a movement rounds nothing
             if code_of(origin) in found or not equal or not is_judged:
                 continue
             finest = max(equal, key=reference.units.__getitem__)

@@ -9,10 +9,11 @@ reads a weight of A gets A's numbers as its operand; later differences then show
 operands is guessed, B runs once more, with A's numbers for the results of what was found alone: a later difference
 counts if it is there after the earlier ones have been repaired.
 
-Terms: numbers are forced if those who read a value of B get A's in its place. The owners of a value of B are the values
-of A that have its numbers. The root of a value is the one from which it was only moved, by a reshape or a transpose,
-say. Anchors are operations of B and A that read the same weight; their operands are what they read besides. The peers
-of an operation are the same operation of other layers.
+Terms: numbers are forced if those who read a value of B get A's in its place, and guessed if nothing confirms their
+order. A value is routed if other values select its rows. The owners of a value of B are the values of A that have its
+numbers. The root of a value is the one from which it was only moved, by a reshape or a transpose, say. Anchors are
+operations of B and A that read the same weight; their operands are what they read besides. The peers of an operation
+are the same operation of other layers.
 """
 
 import re
@@ -123,6 +124,7 @@ class DivergenceSearch:
                 moves.append(node)
                 name = moved_value(node) or root
             sizes = [size_of(self._actual, node.outputs[0]) for node in moves]
+            # Of the movements to the size of the output, the one nearest to the root.
             first_of_size = [node for node, size in zip(moves, sizes, strict=True) if size == sizes[0]][-1:]
             yield from (Suspect(node, node) for node in first_of_size)
 
@@ -227,6 +229,7 @@ class DivergenceSearch:
         if result is None or value is None or node.outputs[0] in self._run.routed:
             return None
         peers = (peer.outputs[0] for peer in self._counterparts.peers[node.name])
+        # In the order in which B has the results of the same operation of other layers.
         for layout in (match.layout for peer in peers for match in self._run.matches.get(peer, ())):
             if layout is not None and layout.numel == value.numel() and layout.last < result.numel() == value.numel():
                 return layout.select(result).reshape(value.shape).clone()
@@ -350,6 +353,7 @@ class DivergenceSearch:
         if len(suspects) < 2:
             return [*suspects]
         run = self._run
+        # From here on, nothing is forced but the results of suspects.
         operands, run.forced, run.guessed = run.forced, {}, {}
         wrong: list[Suspect] = []
         repaired: list[Suspect] = []

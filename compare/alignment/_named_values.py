@@ -85,7 +85,7 @@ def _wrong_outputs(values: ValueSide, places: Collection[str], sizes: Collection
     If one of them is there, another one of a size that no array has may just not have been saved.
 
     Args:
-        values: the implementation with the outputs.
+        values: the implementation with the outputs; those that are not recognizable, with few numbers, are left out.
         places: its values that are among the arrays.
         sizes: the numbers of elements of the arrays that are none of its values.
     """

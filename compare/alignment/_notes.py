@@ -54,7 +54,7 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
 
 
 def _other_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
-    """Yield which weights that an operation of B reads are not A's."""
+    """Yield which weights that an operation of B reads are not A's, except for those that may be right (`tables`)."""
     for name in pairs.actual.execution.roots_read_by(node):
         if name in pairs.weights.missing and name not in pairs.weights.tables:
             yield f"reads {name}, whose numbers are not all in weights of A"
@@ -106,6 +106,7 @@ def other_settings(node: Node, reference: Node) -> Iterator[str]:
     reference_settings = _settings(reference)
     for name, value in _settings(node).items():
         setting = reference_settings.get(name)
+        # None: the operation of A has no such setting. Other types, such as tensors, are not compared.
         if isinstance(value, bool | int | float | str | list) and setting not in (None, value):
             yield f"{name} is {value}, {setting} in A"
 

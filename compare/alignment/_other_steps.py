@@ -58,7 +58,7 @@ class OtherSteps:
         A value of A is computed from them, or from the same values of other layers, none of which is a value of A.
         """
         names = set()
-        weighted = self._execution.graph.computed_from(self._execution.weights)
+        weighted = self._execution.graph.computed_from(self._execution.weights)  # a table is computed from no weight
         for node in self._execution.graph.nodes:
             of_peers = [name for peer in self.peers[node.name] for name in peer.outputs]
             in_layers = not self.harmless.isdisjoint(of_peers) and not any(map(self._is_right, of_peers))
@@ -121,7 +121,7 @@ class OtherSteps:
         """Whether other layers have the operation with other settings, or do not have it."""
         peers = self.peers[node.name]
         if not peers:
-            return re.search(r"\d", node.module or "") is not None
+            return re.search(r"\d", node.module or "") is not None  # it is in a layer, and in no other one
         for name, value in node.attributes.items():
             counts = Counter(str(peer.attributes.get(name)) for peer in peers)
             usual, count = counts.most_common(1)[0]

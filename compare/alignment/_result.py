@@ -164,8 +164,9 @@ def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
         if root not in pairs.reference.recognizable:
             continue
         evidence: Evidence
-        evidence, names = pairs.evidence(root)
+        evidence, names = pairs.evidence(root)  # what shows where it is in B, and the values of B
         relative = max([pairs.reference.relative(root), *map(pairs.actual.relative, names[:1])])
+        # The module outputs of B that are these values.
         places = [item for name in names[:_SHOWN] for item in actual.modules_by_value.get(name, ())]
         if _path_of(output) in mapped:
             place, given_layout = mapped[_path_of(output)]
@@ -291,7 +292,7 @@ def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
     found: dict[str, dict[str, Evidence]] = {}  # the values of A with each one of B, and what shows that
     of_reference, of_actual = [], []
     for value in reference:
-        kind, names = pairs.evidence(value)
+        kind, names = pairs.evidence(value)  # what shows where it is in B, and the values of B
         for name in names:
             found.setdefault(name, {})[value] = kind
         orders = tuple(_order(pairs, value, name) for name in names)

@@ -119,7 +119,7 @@ def _found_in(numbers: TensorNumbers, tables: Sequence[TensorNumbers]) -> torch.
 
 
 def _independent(execution: Execution) -> list[str]:
-    """Return the names of the computed values that depend on no input and have different numbers."""
+    """Return the names of the computed floating-point values that depend on no input and have several elements."""
     dependent = execution.graph.computed_from(execution.graph.inputs)
     computed = [name for node in execution.graph.nodes if moved_value(node) is None for name in node.outputs]
     values = {name: execution.values[name] for name in computed if name in execution.values and name not in dependent}

@@ -49,9 +49,9 @@ class ValueMap:
         values = {}
         for value in result.covered:
             place = value.modules[0] if value.modules else None
-            if place is not None and value.layout:
+            if place is not None and value.layout:  # `layout` is "" if not all elements are there
                 layout = Layout.parse(value.layout)
-                whole = layout.is_contiguous and layout.offset == 0 and not value.order
+                whole = layout.is_contiguous and layout.offset == 0 and not value.order  # the default of a row
                 values[value.record] = MappedValue(place, None if whole else layout)
         return cls(values)
 

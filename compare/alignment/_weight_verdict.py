@@ -15,6 +15,7 @@ from ..rendering._outcome import Gap
 from ..runs._execution import Tensors
 
 _NUMBER = re.compile(r"\d+")
+# A factor, a summand or both; the last group refuses `""`.
 _NUMERIC_CHANGE = re.compile(r"(times [-+.\de]+)?(, )?(plus [-+.\de]+)?(?<=.)")
 _NUMBER_OF_LAYER = re.compile(r"([A-Za-z_][\w.]*?\.)\d+(?=\.)")  # in a factor, a number or the name of a weight
 
@@ -92,7 +93,7 @@ def incomplete_weights(weights: WeightMap, reference: Tensors) -> Iterator[tuple
                 mask = left.setdefault(part.weight, torch.ones(reference[part.weight].numel(), dtype=torch.bool))
                 (part.layout.select(mask) if part.arrangement == "part" else mask).fill_(value=False)
     for match in weights.matches:
-        for name in match.others:
+        for name in match.others:  # equal to a weight that B has
             left.pop(name, None)
     for name, mask in left.items():
         if bool(mask.any()):
@@ -106,6 +107,7 @@ def odd_weights(weights: WeightMap, reference: Tensors) -> Iterator[str]:
         weights: which weights correspond.
         reference: the weights of A.
     """
+    # `others`: several weights of A have the same numbers, and any of them may be the source.
     known = [match for match in weights.matches if match.parts and not match.others]
     odd = {**dict(_of_other_shape(known, reference)), **dict(_of_other_making(known, reference))}
     for match in (match for match in known if match.weight in odd):

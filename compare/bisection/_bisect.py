@@ -230,7 +230,7 @@ def _culprit(switch: Switch, enabled: Step, disabled: Step) -> Culprit:
 def _identity(
     variants: ProgramVariants, backend: Backend, criterion: Criterion, options: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """Return the properties that a journal has to share with this bisection."""
+    """Return the properties that a journal has to share with this bisection, by names that its error message shows."""
     used = getattr(backend, "options", dict(options or {}))
     passes = [switch.name for switch in pass_switches(variants.passes)]
     return {
@@ -243,6 +243,7 @@ def _identity(
 
 
 def _version(distribution: str) -> str:
+    """Return the name and version of an installed package; `""` if it is not installed."""
     try:
         return f"{distribution} {metadata.version(distribution)}"
     except metadata.PackageNotFoundError:

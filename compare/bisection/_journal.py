@@ -45,6 +45,7 @@ class Journal:
         header = {_KEY: _VERSION, **identity}
         lines = self._lines(path)
         complete = [line for line in lines if line.endswith(b"\n")]
+        # A single line without an end may be the beginning of a header, whose writing was interrupted.
         if lines and not (complete or is_cut_short(lines[0], _KEY)):
             raise self._not_a_journal()
         if complete:
@@ -62,6 +63,7 @@ class Journal:
             self._write(_to_line(asdict(step)))
 
     def _lines(self, path: Path) -> list[bytes]:
+        """Return the lines with their ends, of which the last one may lack its own; empty if there is no file."""
         try:
             with open_untrusted(path, follow=False) as file:
                 return [*read_lines(file, budget_of(_KIND))]
@@ -73,6 +75,7 @@ class Journal:
             raise CompareError(f"can't read the journal {str(path)!r}: {error}") from error
 
     def _check(self, line: bytes, header: Mapping[str, Any]) -> None:
+        """Raise an error unless a line is the header of a journal of this bisection."""
         stored = _parse_line(line)
         if not isinstance(stored, dict) or _KEY not in stored:
             raise self._not_a_journal()
@@ -84,6 +87,7 @@ class Journal:
             )
 
     def _step(self, line: bytes, number: int) -> Step:
+        """Return the run of a line; the number of the line is for messages."""
         try:
             step: Step = typed(Step, _parse_line(line), "step")
         except (KeyError, TypeError, ValueError) as error:
@@ -111,6 +115,7 @@ def _to_line(contents: Mapping[str, Any]) -> str:
 
 
 def _parse_line(line: bytes) -> Any:
+    """Return the contents of a line; None if it is no JSON."""
     try:
         return parse_json(line)
     except ValueError:

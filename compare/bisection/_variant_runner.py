@@ -71,7 +71,7 @@ class VariantRunner:
                     try:
                         self._steps[key] = self._run(tuple(off))
                     except FilchError as error:
-                        applied = error.switches if isinstance(error, NotCompiledError) else ()
+                        applied = error.switches if isinstance(error, NotCompiledError) else ()  # before it failed
                         if not off and not applied:
                             raise
                         self._steps[key] = Step(tuple(off), OutputDifferences.failed(str(error)), switches=applied)
@@ -81,6 +81,7 @@ class VariantRunner:
         return self._steps[key]
 
     def _run(self, off: tuple[Switch, ...]) -> Step:
+        """Compile the program without some transformations, run it and judge the results; see `without`."""
         program, applied = self.variants.without(frozenset(off))
         variant = self._compile(program, [switch for switch in off if switch.kind not in _BEFORE_COMPILING])
         self.notes |= dict.fromkeys(variant.compiled.notes)
@@ -88,13 +89,14 @@ class VariantRunner:
         try:
             outcome = self.criterion.judge(list(self._results(variant.compiled)))
         except BackendError as error:
-            if not (off or switches):
+            if not (off or switches):  # no transformation can be to blame
                 raise
             outcome = OutputDifferences.failed(str(error))
         ops = dict(sorted(Counter(node.op for node in variant.compiled.graph.nodes).items()))
         return Step(off, outcome, variant.fingerprint, ops, switches)
 
     def _compile(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
+        """Compile a program; only a backend whose transformations can be disabled leaves some out."""
         if isinstance(self.backend, Switches):
             return self.backend.compile_without(program, off)
         compiled = self.backend.compile(program, optimize="compiled" in self.backend.stages)

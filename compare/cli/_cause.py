@@ -149,6 +149,7 @@ def passes_command(
             capture = subject.steal() if compare else None
         errors: Any = None  # a `CompareInstrument`
         if capture is not None:
+            # None, not False: a pass may lower the precision (see `CompareInstrument`).
             arguments = judging.arguments | {"lower_precision": judging.lower_precision or None}
             errors = context.compare_instrument(capture, backend=backend, **arguments)
         code = typer.Exit()

@@ -232,6 +232,7 @@ class _ReplayTracer(DispatchTracer):
         before, given = self._given.get((kind, path), (None, ("",)))
         names = self.recording.names_of(tensor)
         if tensor is not before or names != given:
+            # The last name is that of the last write to its memory, the first one that of the tensor itself.
             result = RunResult(kind, path, names[-1], self._handle(tensor), given[0])
             self.results.append(result)
             self._on_result(result, tensor)
@@ -240,7 +241,7 @@ class _ReplayTracer(DispatchTracer):
         """Execute a call, and record it if a node was recorded for it."""
         count = len(self.recording.nodes)
         arguments: Any = (tuple(args), dict(kwargs))
-        if not self.paused:
+        if not self.paused:  # while paused, no node is recorded
             arguments = map_leaves(self._reference, arguments)
         output = super().call(operator, args, kwargs)
         if len(self.recording.nodes) > count:
@@ -248,7 +249,7 @@ class _ReplayTracer(DispatchTracer):
             results = list(tensors_of([output], {}))
             written = tensors_of(written_arguments(operator, args, kwargs), {})
             results += [tensor for tensor in written if not any(tensor is item for item in results)]
-            named_results = list(zip(results, node.outputs, strict=False))
+            named_results = list(zip(results, node.outputs, strict=False))  # `item()` has an output that is no tensor
             for tensor, name in named_results:
                 self._visit(name, tensor)
             handles = tuple((self._handle(tensor), name) for tensor, name in named_results)
@@ -261,6 +262,7 @@ class _ReplayTracer(DispatchTracer):
         with ExitStack() as stack:
             for path, module in model.named_modules():
                 if not isinstance(module, torch.jit.ScriptModule):  # these do not support hooks
+                    # Before the hook of `calls` that ends the module's call.
                     hook = module.register_forward_hook(partial(self._after_module, path), prepend=True)
                     stack.callback(hook.remove)
             yield
@@ -271,7 +273,7 @@ class _ReplayTracer(DispatchTracer):
         self._calls[path] += 1
         record = f"{path}@{count}" if count else path
         for tensor_path, tensor in tensors(output).items():
-            value = self.recording.names_of(tensor)[0]
+            value = self.recording.names_of(tensor)[0]  # of the tensor itself, not of later writes to its memory
             self.outputs.append(ModuleOutput(self.calls.innermost_path or "", tensor_path, value, record))
 
     def _reference(self, item: Any) -> Any:
@@ -279,7 +281,7 @@ class _ReplayTracer(DispatchTracer):
         return TensorReference(self._handle(item)) if isinstance(item, torch.Tensor) else item
 
     def _handle(self, tensor: torch.Tensor) -> int:
-        """Return the handle of a tensor; one that no call has returned is a source."""
+        """Return the handle of a tensor; a new one that no node has computed becomes a source, and is visited."""
         if tensor not in self._handles:
             self._last_handle += 1
             self._handles[tensor] = self._last_handle

@@ -27,7 +27,7 @@ class SequenceNumbers:
         self._name_by_number: dict[int, str] = {}
         self._numbers: list[int] = []  # of `_operations`
         self._operations: list[tuple[str, str]] = []  # names of nodes and operators
-        self._skipped: list[tuple[int, int]] = []
+        self._skipped: list[tuple[int, int]] = []  # from the first to before the second
         get_number = getattr(torch.autograd, "_get_sequence_nr", None)
         running_node = getattr(torch._C, "_current_autograd_node", None)  # noqa: SLF001  nothing public tells
         if get_number is None or running_node is None:
@@ -55,6 +55,9 @@ class SequenceNumbers:
 
         Autograd numbers an operation just before it runs. But if an operation overwrites what its own derivative needs,
         a copy is made in between; and if one writes to a view, the entry for the base of the view follows it.
+
+        Returns:
+            the name; None if `skip` marked the operation, or it ran before all recorded ones.
         """
         number: int = running._sequence_nr()  # noqa: SLF001  nothing public tells
         if any(first <= number < end for first, end in self._skipped):
@@ -62,8 +65,8 @@ class SequenceNumbers:
         if number in self._name_by_number:
             return self._name_by_number[number]
         index = bisect_left(self._numbers, number)
-        derivative = running.name().rpartition(":")[2].lower()
+        derivative = running.name().rpartition(":")[2].lower()  # `addmmbackward0`, without a namespace
         for name, op in self._operations[index : index + _MAX_EARLY]:
             if derivative.startswith(f"{op.replace('_', '')}backward"):
                 return name
-        return self._operations[index - 1][0] if index else None
+        return self._operations[index - 1][0] if index else None  # the last one before it

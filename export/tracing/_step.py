@@ -83,7 +83,7 @@ def run(step: TracedStep, tracer: Tracer) -> None:
     with preserve_state(step.model, step.optimizer), torch.set_grad_enabled(step.loss is not None):
         weights = {**dict(step.model.named_parameters()), **dict(step.model.named_buffers())}
         tracer.begin(weights, argument_tensors(ModuleInfo.of(step.model).parameters, args, kwargs))
-        if step.loss is None or step.optimizer is None:
+        if step.loss is None or step.optimizer is None:  # no training step
             result = tracer.prepare(call_model)(step.model, args, kwargs)
             tracer.end(list(tensors(result).values()))
             return
@@ -94,7 +94,7 @@ def run(step: TracedStep, tracer: Tracer) -> None:
 
 
 def _copied(inputs: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Copy the inputs, as a call may extend a cache among them; tensors with a gradient history are detached."""
+    """Copy the inputs, which a call may change; tensors with a history, which `deepcopy` refuses, are detached."""
     computed = [item for item in pytree.tree_leaves(inputs) if isinstance(item, torch.Tensor) and not item.is_leaf]
     return copy.deepcopy(inputs, {id(item): item.detach().clone().requires_grad_() for item in computed})
 

@@ -151,7 +151,7 @@ def _execution_problems(place: str, key: Any, execution: Any) -> Iterator[str]:
 
 
 class _Edges:
-    """The edges of a trace, which both ends list."""
+    """The edges of a trace, which both ends list; an end with a problem by itself is not compared with the other."""
 
     def __init__(self, nodes: Mapping[Any, Any], valid: Mapping[int, Any]) -> None:
         self._nodes, self._valid = nodes, valid

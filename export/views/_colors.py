@@ -13,12 +13,12 @@ _DIVERGED = ("#fee3c0", "#fdc58a", "#fa9b58", "#ea6a3a", "#d3402a", WORST)  # fr
 
 
 def color(finding: Finding) -> str:
-    """Return the background color of a finding; black text is readable on all but the worst."""
+    """Return the background color of a finding; black text is readable on all but the two darkest (see `is_dark`)."""
     if not finding.judged:
         return UNJUDGED
     if not finding.diverged:
         return CLOSE
-    if finding.error is None:
+    if finding.error is None:  # another shape, for example: there is no error to measure
         return MISSHAPEN
     if not finding.error < 1:  # NaN and infinity, too
         return WORST

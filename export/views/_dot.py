@@ -40,6 +40,7 @@ def dot_text(graph: Graph) -> str:
     follow, with a cluster for each function. Findings of a comparison set the colors.
     """
     writer = _Dot(graph)
+    # Nodes outside of all clusters need no list here; those of a function do, to be inside of its cluster.
     lines = [*_STYLE, f"label={_quoted(*(cut(remark, 2 * _LABEL) for remark in graph.remarks))};", *writer.nodes()]
     lines += [*writer.clusters(), *writer.edges()]
     first = writer.end
@@ -118,7 +119,7 @@ class _Dot:
         finding = self._graph.worst_finding(*node.outputs)
         title = [node.op, *([_finding_text(finding)] if finding else [])]
         facts = [f"{name}: {text}" for name, text in node_facts(self._graph, node).items()]
-        role = "operation" if node.reads else "constant"
+        role = "operation" if node.reads else "constant"  # a node that reads nothing computes a constant
         return _statement(number, title, [node.name, *facts], role, finding)
 
     def _boundary_node(self, number: int, role: str, name: str) -> str:
@@ -127,6 +128,7 @@ class _Dot:
         return _statement(number, title, [f"{role} {name}"], role, finding)
 
     def _type_lines(self, name: str) -> list[str]:
+        """Return a value's type, and its numbers if they are stored, as a line of a label; empty without a dtype."""
         value = self._graph.values.get(name)
         if value is None or not value.dtype:
             return []
@@ -137,7 +139,7 @@ class _Dot:
         for number, node in enumerate(self._graph.nodes, self._first):
             for name in dict.fromkeys(node.reads):
                 if name in self._source:
-                    label = [] if name in self._uncomputed else self._type_lines(name)
+                    label = [] if name in self._uncomputed else self._type_lines(name)  # else in the node itself
                     yield f"{self._source[name]} -> {number}{_attributes(label=label, tooltip=[name])};"
         for number, name in enumerate(self._graph.outputs, self._first_output):
             if name in self._source:
@@ -152,16 +154,19 @@ def _literal(content: Any) -> str:
 
 
 def _statement(number: int, title: list[str], facts: list[str], role: str, finding: Finding | None) -> str:
+    """Return the statement of a node; a finding determines its color, else its role (see `_ROLES`)."""
     fill = color(finding) if finding else _ROLES[role]
     font = ', fontcolor="#ffffff"' if is_dark(fill) else ""
     return f"{number}{_attributes(label=title, tooltip=facts)[:-1]}, fillcolor={_quoted(fill)}{font}];"
 
 
 def _finding_text(finding: Finding) -> str:
+    """Return the error of a finding, else its status, for the title of a node."""
     return f"error {finding.error:.1e}" if finding.error is not None and finding.judged else finding.status
 
 
 def _attributes(*, tooltip: list[str], label: list[str] | None = None) -> str:
+    """Return a list of DOT attributes in brackets."""
     attributes = [f"label={_quoted(*(cut(line, _LABEL) for line in label))}"] if label else []
     attributes.append(f"tooltip={_quoted(*(cut(line, _TOOLTIP) for line in tooltip))}")
     return f" [{', '.join(attributes)}]"

@@ -91,12 +91,13 @@ class _GraphWriter:
         }
 
     def _parameter(self, title: str, name: str) -> dict[str, Any]:
+        """Return an input or output of the graph or a node: one value. A constant's numbers are not written."""
         argument: dict[str, Any] = {"name": self._names[name], "type": _type(self._graph.values.get(name))}
         argument |= {"initializer": {"kind": "Initializer", "value": "<>"}} if name in self._constants else {}
         return {"name": visible(title), "arguments": [argument], "visible": True}
 
 
-def _type(value: Value | None) -> dict[str, Any]:
+def _type(value: Value | None) -> dict[str, Any]:  # None: nothing is known of it
     dtype = visible((value and value.dtype) or "?")
     shape = ("?",) if value is None or value.shape is None else value.shape
     dims = ["?" if dim is None else visible(str(dim)) for dim in shape]

@@ -40,6 +40,7 @@ class HtmlView:
 
 
 def _title(graph: Graph) -> str:
+    """Return the title of the page; a graph with a reference graph is that of implementation B."""
     if graph.reference_graph is not None:
         return f"{graph.name} (B) against {graph.reference_graph.name} (A)"
     return graph.name or "graph"

@@ -63,7 +63,10 @@ def _findings(graph: Graph) -> Iterator[tuple[str, Finding]]:
 
 
 def _ids(graph: Graph, model: ir.Model) -> dict[str, str]:
-    """Return the ids of nodes: the adapter renames nodes with missing or duplicate names with onnx-ir's pass."""
+    """Return the ids by the names of nodes.
+
+    The adapter renames nodes with missing or duplicate names with onnx-ir's pass.
+    """
     copy = model.clone()
     NameFixPass()(copy)
     keys = {out.name: fixed.name for node, fixed in zip(model.graph, copy.graph, strict=True) for out in node.outputs}

@@ -56,6 +56,7 @@ class _StringTable:
         self._indices: dict[str, dict[Any, int]] = {"strings": {}, "lists": {}}
 
     def text(self, text: str | None) -> int | None:
+        """Return the index of a text; None for None."""
         return None if text is None else self._index("strings", shortened(text, _MAX_TEXT))
 
     def texts(self, texts: Iterable[str]) -> int:

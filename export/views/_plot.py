@@ -77,5 +77,5 @@ def plot_dot(model: Any, path: str | os.PathLike[str] | None = None) -> DotText:
     """
     graph = as_graph(model)
     if path is not None:
-        save(graph, Path(path).suffix.removeprefix(".") or "dot", path)
+        save(graph, Path(path).suffix.removeprefix(".") or "dot", path)  # these views are named like their suffixes
     return DotText(dot_text(graph))

@@ -45,7 +45,7 @@ def plot_legend(
     Source: `onnx_diagnostic.doc.plot_legend`, which draws with matplotlib.
     """
     lines, middle = text.split("\n"), _SIDE / 2
-    width = max(map(len, lines)) * fontsize * 0.6 + 2 * fontsize
+    width = max(map(len, lines)) * fontsize * 0.6 + 2 * fontsize  # a character's width is about 0.6 of its size
     height = len(lines) * fontsize * _LINE + fontsize
     first = middle - (len(lines) - 1) / 2 * fontsize * _LINE
     spans = "".join(

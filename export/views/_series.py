@@ -39,9 +39,9 @@ class Series:
     def __init__(self, folder: str | os.PathLike[str], views: str | Sequence[str] = ("hidet", "text")) -> None:
         self._folder = Path(folder)
         self._views = _with_suffixes([views] if isinstance(views, str) else views)
-        self._notes: set[str] = set()
+        self._notes: set[str] = set()  # that were logged, each once
         self._count = 0
-        self._is_new = False
+        self._is_new = False  # whether `begin` has created the folder
 
     def begin(self) -> None:
         """Restart at 0, and remove the files of an earlier series from the folder.
@@ -82,6 +82,7 @@ class Series:
         self._count += 1
 
     def _write(self, drawing: Drawing, path: Path) -> None:
+        """Write a drawing, after its entry in the list; refuse to replace a file."""
         if os.path.lexists(path):
             raise ViewError(f"{str(path)!r} exists, and Filch did not draw it: move it, or draw into another folder")
         with writing(path, ViewError), self._list_file.open("a", encoding="utf-8") as list_file:
@@ -119,7 +120,7 @@ def _with_suffixes(views: Iterable[str]) -> dict[str, str]:
     suffixes: dict[str, str] = {}
     for given in views:
         name, dot, rest = given.partition(".")
-        suffix = dot + rest or get_view(name).suffixes[0]
+        suffix = dot + rest or get_view(name).suffixes[0]  # the given one, or the view's first
         get_view(name, suffix)  # checks the suffix
         if other := next((view for view, taken in suffixes.items() if taken == suffix), None):
             raise ViewError(f"views {other!r} and {name!r} both write {suffix}, and one would overwrite the other's")

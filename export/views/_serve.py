@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
             return
         path = unquote(urlsplit(self.path).path)
-        content = self.server.content.get(path)
+        content = self.server.content.get(path)  # None is opened as "" below, which fails: not found
         try:
             body: BinaryIO = BytesIO(content) if isinstance(content, bytes) else open(content or "", "rb")  # noqa: PTH123, SIM115  closed below
         except OSError:
@@ -154,6 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         with body:
             self.send_response(HTTPStatus.OK)
+            # The served file is sent as bytes, whatever its suffix; `/` is the viewer's page.
             kind = "application/octet-stream" if path.startswith("/data/") else _TYPES[Path(path).suffix or ".html"]
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(body.seek(0, 2)))

@@ -78,7 +78,7 @@ class _NumberedGraph:
         self._variables: dict[str, int] = {}
         self.data: dict[int, dict[str, Any]] = {}
         self.ids: dict[str, int] = {}
-        for name in (*graph.inputs, *graph.constants):
+        for name in (*graph.inputs, *graph.constants):  # a constant has the stacks of its first reader
             reader = next(iter(graph.consumers.get(name, ())), None) if name in graph.constants else None
             self._variables[name] = self._variable(name, _stacks(reader) if reader else [])
         for node in graph.nodes:
@@ -133,7 +133,7 @@ class _NumberedGraph:
 def _execution(graph: Graph, node: Node, ids: Mapping[str, int], *, compiled: bool) -> dict[str, Any]:
     """Return the entry of `execute_op_info` for one execution."""
     names = node.origins if compiled else (node.name,)
-    wrapper = str(node.attributes.get("wrapper", "")) if compiled else ""
+    wrapper = str(node.attributes.get("wrapper", "")) if compiled else ""  # where Inductor's code calls a kernel
     return {
         "fused_ops": [ids[name] for name in dict.fromkeys(names) if name in ids],
         "jit_key": _key(graph, node, wrapper),
@@ -150,6 +150,7 @@ def _key(graph: Graph, node: Node, wrapper: str) -> str:
 
 
 def _stacks(node: Node) -> list[dict[str, Any]]:
+    """Return the calls in which a node ran, outermost first, as the entry `stacks`."""
     return [_stack(frame) for frame in node.stack or _inferred_frames(node)]
 
 

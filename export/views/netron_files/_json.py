@@ -40,11 +40,13 @@ def _metadata(kind: str, target: str, facts: dict[str, str]) -> Iterator[Entry]:
 
 
 def _metrics(graph: Graph, kind: str, target: str, values: tuple[str, ...]) -> Iterator[Entry]:
+    """Yield the numbers of the worst finding of some values, as entries of `metrics`; none without a finding."""
     finding = graph.worst_finding(*values)
     if finding is not None:
         numbers = {"error": finding.error, **finding.measures, "seconds": finding.seconds}
         for name, number in numbers.items():
-            if number is not None:  # JSON has neither NaN nor infinity
+            if number is not None:
+                # JSON has neither NaN nor infinity.
                 yield _entry(kind, target, f"filch.{name}", number if math.isfinite(number) else repr(number))
 
 

@@ -56,7 +56,7 @@ def _values(graph: ir.Graph) -> Iterable[ir.Value]:
 
 
 def _load_weights(model: ir.Model) -> str:
-    """Load external weights into the model; return a note on weights that can't be read, which stay without numbers."""
+    """Load external weights into the model; return a note on those that stay without numbers, or `""`."""
     weights = [value for graph in model.graphs() for value in graph.initializers.values()]
     total = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
     if total > _LIMIT:
@@ -82,6 +82,7 @@ def _load_weights(model: ir.Model) -> str:
 
 
 def _without_numbers(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+    """Return a weight with dtype and shape whose external file does not exist."""
     return ir.ExternalTensor(
         _NOWHERE, None, None, tensor.dtype, shape=ir.Shape(tensor.shape), name=tensor.name or "", base_dir=""
     )
