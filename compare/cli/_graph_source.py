@@ -19,14 +19,14 @@ _ANNOTATE_A_FILE = ("netron", "model-explorer")  # prefixes of the views that an
 
 
 def view_name(view: str | None, output: Path | None) -> str:
-    """Return the view that was chosen, else the one that writes files with the suffix of the output."""
+    """Return the view that was chosen, else the one that writes files with the suffix of the output, or of `.html`."""
     if view is not None:
         return view
     suffix = output.suffix if output is not None else ".html"
     candidates = [name for name in view_names() if suffix in get_view(name).suffixes]
     if len(candidates) == 1:
         return candidates[0]
-    if suffix in get_view("html").suffixes:
+    if suffix in get_view("html").suffixes:  # several views write it, of which this is the default
         return "html"
     writers = f"{' and '.join(candidates)} write" if candidates else "no view writes"
     raise ViewError(f"{writers} {suffix or 'files without suffix'}: choose a view with --as: {', '.join(view_names())}")
@@ -35,7 +35,15 @@ def view_name(view: str | None, output: Path | None) -> str:
 def graph_of_source(
     source: str, backend: str | None, options: dict[str, str], *, optimized: bool, model: Path | None
 ) -> Graph:
-    """Return the graph of a report, a `.pt2` file, an ONNX file or the model of a factory."""
+    """Return the graph of a report, a `.pt2` file, an ONNX file or the model of a factory.
+
+    Args:
+        source: the file or the factory.
+        backend: the backend whose compiled graph is returned; None is the exported graph.
+        options: options of the backend.
+        optimized: whether the exporter's optimizations are applied.
+        model: the ONNX file of a report; None is the one that the report names.
+    """
     path = Path(source)
     if path.suffix in (".json", ".pt2"):
         if backend is not None or optimized:
@@ -67,7 +75,7 @@ def _report_graph(path: Path, model: Path | None) -> Graph:
     if model is None and not os.path.isfile(file):  # noqa: PTH113  `Path.is_file` raises for a name that is too long
         return report.graph
     onnx, exported = load_program(file).model, report.graph.source_graph
-    if exported is None:
+    if exported is None:  # the report's graph is itself the exported one
         return replace(report.graph, onnx=onnx)
     return replace(report.graph, source_graph=replace(exported, onnx=onnx))
 

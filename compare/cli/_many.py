@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from ..results._cells import Cell
 
 _LABELS = ("dtype", "device", "backend")  # that are options
-_EXAMINED = ("different", "incomplete", "failed")
-# Not repeated when one comparison is examined; its labels say which it is.
+_EXAMINED = ("different", "incomplete", "failed")  # of the first cell with such a status, the next command is shown
+# The options that are not repeated when one comparison is examined, as its labels say which it is, and how many values
+# each takes (see `command_line`).
 _NOT_REPEATED = {"matrix": 0, "sweep": 0, "-b": 1, "--backend": 1, "--dtype": 1, "--device": 1, "--dim": 1}
 _NOT_REPEATED |= {"--executor": 1, "--ledger": 1, "--timeout": 1, "--again": 1}
 
@@ -121,7 +122,7 @@ def history_command(
     from ..history._site import write_site
 
     rows, notes = read_ledgers(ledgers)
-    command = "" if output is not None else command_line({}, "-o", "site")
+    command = "" if output is not None else command_line({}, "-o", "site")  # of the site, if it is not written yet
     found = history(rows, ledgers=[*map(str, ledgers)], notes=notes, command=command)
     written = write_site(found, output) if output is not None else []
     code = shown.finish(found)
@@ -175,7 +176,7 @@ def _check_of_spec(spec: "CellSpec") -> str:
     """Return the command line that examines one comparison of a fleet, whose options are in its file."""
     place, colon, function = spec.factory.rpartition(":")
     path = Path(spec.folder, place)
-    if place.endswith(".py"):
+    if place.endswith(".py"):  # it is relative to the folder of the cell
         place = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     judged = spec.judged
     return command_text(
@@ -192,7 +193,12 @@ def _check_of_spec(spec: "CellSpec") -> str:
 
 
 def _check_of_cell(cell: "Cell", factories: Sequence[str]) -> str:
-    """Return the command line that examines one comparison of this process's command, with its further options."""
+    """Return the command line that examines one comparison of this process's command, with its further options.
+
+    Args:
+        cell: the outcome of the comparison.
+        factories: the factories that this process was called with; a cell of a sweep has no label that names its own.
+    """
     named = {name: text for name, text in cell.labels.items() if name in _LABELS}
     sizes = {name: text for name, text in cell.labels.items() if name not in ("model", *_LABELS)}
     not_repeated = _NOT_REPEATED | dict.fromkeys(factories, 0)

@@ -58,7 +58,7 @@ def check_backend(name: str) -> str:
 
 
 def parse_tolerance(text: str | None) -> float | Literal["default"] | None:
-    """Return the tolerance that `ToleranceOrDefault` gives."""
+    """Return the tolerance of the option `--tolerance`; None, without the option, judges by float64."""
     if text is None:
         return None
     if text == "default":
@@ -72,7 +72,7 @@ def parse_tolerance(text: str | None) -> float | Literal["default"] | None:
 def parse_options(options: list[str] | None) -> dict[str, str]:
     """Split each `name=value`; the backend converts the values from text."""
     for option in options or ():
-        if "=" not in option.partition(" ")[0]:
+        if "=" not in option.partition(" ")[0]:  # a name has no space, the value may have some
             raise usage_error(f"an option is written as name=value, not {option!r}")
     return dict(option.split("=", 1) for option in options or ())
 
@@ -93,7 +93,7 @@ def parse_shapes(shapes: list[str] | None) -> dict[str, tuple[int, ...]]:
     """Split each `name=2x8`; `name=` is the shape of a single number."""
     parsed = {}
     for shape in shapes or ():
-        name, _, dims = shape.rpartition("=")
+        name, _, dims = shape.rpartition("=")  # the name may have one, too
         sizes = dims.split("x") if dims else []
         if not name or not all(size.isascii() and size.isdecimal() for size in sizes):
             raise usage_error(f"a shape is written as name=2x8, not {shape!r}")
@@ -102,7 +102,7 @@ def parse_shapes(shapes: list[str] | None) -> dict[str, tuple[int, ...]]:
 
 
 def parse_again(text: str | None) -> tuple[str, ...]:
-    """Return the statuses that `Again` gives."""
+    """Return the statuses of the option `--again`, which are separated by commas; empty without the option."""
     statuses = tuple(text.split(",")) if text else ()
     for status in statuses:
         if status not in REPEATABLE:
@@ -121,7 +121,7 @@ def checked(parse: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 
 def parse_accept(texts: list[str] | None) -> dict[str, str]:
-    """Return the reason for each value of `Accept`."""
+    """Return the reasons of the option `--accept`, which are written as `value=reason`, by the name of the value."""
     for text in texts or ():
         name, _, reason = text.partition("=")
         if not (name.strip() and reason.strip()):

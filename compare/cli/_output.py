@@ -124,7 +124,7 @@ class Writing(Showing):
     ] = None
 
     formats: ClassVar[tuple[str, ...]] = (".html", ".json", ".md")
-    hint: ClassVar[str] = ""
+    hint: ClassVar[str] = ""  # of a subclass, for the message about another format
 
     def __post_init__(self) -> None:
         for path in self.output or ():

@@ -142,9 +142,9 @@ def export_command(
         program.save(output)
     ports = [port for call in program.module_calls.values() for port in call.outputs]
     counts = Counter[str](port.resolution for port in ports)
-    kinds = ("exact", "alias", "constant", "fused", "dead")
+    kinds = ("exact", "alias", "constant", "fused", "dead")  # see `Port.resolution`
     resolutions = ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind])
-    files = ", ".join(map(str, (output, *sorted(output.parent.glob(f"{output.name}.*")))))
+    files = ", ".join(map(str, (output, *sorted(output.parent.glob(f"{output.name}.*")))))  # with large weights
     telling.tell(f"written: {files}; {len(program.module_calls)} module calls, their outputs {resolutions}")
 
 
@@ -242,7 +242,7 @@ def trace_command(
 def _count_parts(traced: dict[str, dict[int, dict[str, Any]]]) -> dict[str, int]:
     """Count the nodes, executions and files of generated code in a trace (see `trace` for its format)."""
     attributes = [node["attrs"] for node in traced["node_data"].values()]
-    operators = [item for item in attributes if item["is_var"] == "0"]
+    operators = [item for item in attributes if item["is_var"] == "0"]  # the other nodes are variables
     executions = traced["execute_op_info"].values()
     return {
         "operators": len(operators),

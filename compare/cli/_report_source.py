@@ -28,7 +28,12 @@ def trusted_options(report: Report, overrides: dict[str, str]) -> dict[str, Any]
 
 
 def row_to_reproduce(report: Report, node: str | None) -> tuple[Row, Tolerance | None]:
-    """Return the row that a repro shows, and a tolerance that its difference exceeds."""
+    """Return the row that a repro shows, and a tolerance that its difference exceeds; None is that of the dtype.
+
+    Args:
+        report: the report.
+        node: the name of a node or value; None is the first divergence.
+    """
     if node is None:
         if report.first_divergence is None:
             raise CompareError("nothing differs in this report: choose a node with --node")
@@ -45,7 +50,7 @@ def needs_inputs(reference: Path, program: Path, report: Report, folder: Path) -
     command = to_repeat(
         str(reference), str(program), backend=report.backend, options=report.options, tolerance=report.tolerance
     )
-    command = command or command_text("compare", reference, program)
+    command = command or command_text("compare", reference, program)  # a file is missing, or an option unsafe
     return CompareError(
         f"no repro: the reference {str(reference)!r} is a program, and the report does not contain the inputs of both; "
         "run this, with --inputs, --seed and --shape as for the report:\n"
@@ -54,7 +59,7 @@ def needs_inputs(reference: Path, program: Path, report: Report, folder: Path) -
 
 
 def recorded_file(override: Path | None, recorded: str, what: str, option: str) -> Path:
-    """Return the file of the command line, else the one that the report names."""
+    """Return the file of the command line, else that of the report; `what` and `option` are for the error."""
     path = Path(recorded) if override is None else override
     if not os.path.isfile(path):  # noqa: PTH113  `Path.is_file` raises for a name that is too long
         raise CompareError(f"the {what} '{short_line(path)}' is not a file: give {option}")

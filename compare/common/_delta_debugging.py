@@ -44,7 +44,7 @@ def minimize_by_removal(items: Sequence[T], is_sufficient: Callable[[Sequence[T]
     while size:
         size = (size + 1) // 2
         dropped = False
-        for start in range((len(remaining) - 1) // size * size, -1, -size):
+        for start in range((len(remaining) - 1) // size * size, -1, -size):  # the last ones first, to keep the first
             fewer = remaining[:start] + remaining[start + size :]
             if fewer and is_sufficient(fewer):
                 remaining, dropped = fewer, True

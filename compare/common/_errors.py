@@ -8,5 +8,5 @@ class CompareError(FilchError):
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message."""
+    """Return the first line of an error's message, or the name of its type if that is empty."""
     return str(error).partition("\n")[0] or type(error).__name__

@@ -15,7 +15,7 @@ from ._errors import CompareError
 
 # What repeats the numbers that are stored may be large; the limits are those for the values of an ONNX file.
 _LARGE, _MOST_REPEATED = 2**31, 64  # bytes; times
-_FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
+_FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)  # None: this PyTorch has no such dtype
 _FLOAT4_NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
@@ -54,6 +54,7 @@ class PlainTensors:
                 pending += reversed(inner)
 
     def _plain(self, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield a tensor as a dense one; of a nested tensor, each of its rows, with the index added to the name."""
         if isinstance(tensor, UninitializedParameter) or tensor.is_meta:
             raise ValueError(f"{name!r} has no numbers: it is a tensor of the device meta, or was never initialized")
         if tensor.is_nested:

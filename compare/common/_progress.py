@@ -23,7 +23,7 @@ _BAR = 12  # characters
 def progress(title: str, *, quiet: bool = False) -> Iterator[None]:
     """Show the phases inside the `with` block, if standard error is a terminal."""
     console = Console(file=sys.stderr)  # this file, also where the export redirects standard error
-    if quiet or not console.is_terminal or not sys.stderr.isatty():
+    if quiet or not console.is_terminal or not sys.stderr.isatty():  # rich takes a file for one with FORCE_COLOR
         yield
         return
     display = PhaseDisplay(title)

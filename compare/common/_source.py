@@ -37,6 +37,7 @@ def user_frame(error: BaseException) -> str:
 
 
 def _is_users(filename: str) -> bool:
+    """Return whether a file is the user's; code without a file, such as `<string>`, is not."""
     if filename.startswith("<") or {"site-packages", "dist-packages"} & {*Path(filename).parts}:
         return False
     return not str(Path(filename).resolve()).startswith((*_FILCH, *_PYTHON))

@@ -96,7 +96,8 @@ def _discard(stream: TextIO | None) -> None:
 
 
 def _replaced(error: UnicodeError) -> tuple[str | bytes, int]:
-    if not isinstance(error, UnicodeEncodeError):
+    """Return what is written in place of characters, and where to continue (see `codecs.register_error`)."""
+    if not isinstance(error, UnicodeEncodeError):  # of reading, which this handler is not for
         raise error
     text = error.object[error.start : error.end].translate(_PLAIN)
     return text.encode("ascii", "backslashreplace"), error.end

@@ -56,11 +56,12 @@ class ValueCache(Generic[T]):
 
     def release(self, name: str) -> list[str]:
         """Declare that callers will not read a value again, and return its name if it was dropped."""
-        if self._buffer < float("inf"):
+        if self._buffer < float("inf"):  # else a second pass may read it
             self._wanted.discard(name)
         return self._drop([name])
 
     def _drop(self, names: Iterable[str]) -> list[str]:
+        """Drop those of some values that have no uses left, and return their names; none while all fit."""
         if self.fully_cached:
             return []
         unused = [name for name in names if name in self._values and not self.needs(name)]

@@ -120,7 +120,7 @@ class Axes:
     def query_axis(self) -> int | None:
         """The axis of the tokens of a step in `split` values; None if there is none."""
         if "joint" in self.roles:
-            return self.roles.index("joint") + 1
+            return self.roles.index("joint") + 1  # of the three axes that `split` makes of it, the second
         return self.roles.index("queries") if "queries" in self.roles else None
 
     @property
@@ -129,7 +129,7 @@ class Axes:
         if "keys" not in self.roles:
             return None
         axis = self.roles.index("keys")
-        return axis + 2 if "joint" in self.roles[:axis] else axis
+        return axis + 2 if "joint" in self.roles[:axis] else axis  # a joint axis before it is three
 
     @property
     def token_axis(self) -> int | None:
@@ -169,7 +169,7 @@ class Axes:
         found = self.split(whole)
         if self.query_axis is not None:
             found = found.narrow(self.query_axis, start, end - start)
-        if self.key_axis is not None and not self.steps.slots:
+        if self.key_axis is not None and not self.steps.slots:  # in a static cache, each step has all slots
             found = found.narrow(self.key_axis, *self.steps.keys_of(end, found.shape[self.key_axis]))
         if "joint" not in self.roles:
             return found
@@ -225,7 +225,7 @@ class Axes:
         positions = [*range(spans[-1][1])]
         if self.steps.in_rows:  # the last key is that of the first step
             positions.reverse()
-        for key in range(len(positions) if is_changed else 0):
+        for key in range(len(positions) if is_changed else 0):  # else each key is from the step of its token
             of_key = [
                 (start, item.select(axis, key - first))
                 for (start, _), (first, count), item in zip(self.steps.spans, spans, in_steps, strict=True)
@@ -332,7 +332,7 @@ def _with_one_key_axis(
     best = min(candidates, key=lambda axis: sum(distances(axis)))
     size = float(whole.double().abs().nan_to_num(posinf=0.0).mean())
     pairs = zip(distances(None), distances(best), strict=True)
-    is_fixed = all(fixed <= 2 * keys + _ROUNDING * size for fixed, keys in pairs)
+    is_fixed = all(fixed <= 2 * keys + _ROUNDING * size for fixed, keys in pairs)  # nothing unlike is behind a step
     return with_keys(None if is_fixed else best)
 
 

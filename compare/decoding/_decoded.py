@@ -154,6 +154,7 @@ def _in_causal_order(wrong: Sequence[PositionedRow], steps: Steps) -> list[Posit
     """
 
     def counts(item: PositionedRow) -> bool:
+        """Return whether a value counts from its own position on: floating-point ones, and states of the cache."""
         return (item.row.dtype or "").startswith(("float", "bfloat")) or item.row.value.startswith(PRESENT)
 
     def step_of(item: PositionedRow) -> int:
@@ -194,7 +195,7 @@ def _before_decisions(item: PositionedRow, first_positions: Mapping[str, int]) -
     is_changed = verdict is not None and (verdict.decided or 0.0) > WRONG * verdict.rounding
     follows = verdict.follows if verdict is not None and is_changed else ()
     first = min((first_positions[name] for name in follows if name in first_positions), default=len(item.errors))
-    first = 0 if item.row.decides else first
+    first = 0 if item.row.decides else first  # its own differences are all of decisions
     return replace(item, errors=tuple(0.0 if index >= first else error for index, error in enumerate(item.errors)))
 
 

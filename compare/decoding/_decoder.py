@@ -101,7 +101,7 @@ class Decoder(nn.Module):
         return given
 
     def _empty_cache(self, call: PlannedCall, used: Any) -> Any:
-        """Return the cache of a first call; None if the model makes it."""
+        """Return the cache of a first call; None if the model makes it. `used` is that of earlier calls, or None."""
         if used is not None and self._plan.reuses_cache:
             used.reset()
             return used

@@ -20,7 +20,7 @@ def implementation(model: nn.Module, part: Literal["attn", "experts"], name: str
     """
     before = getattr(getattr(model, "config", None), f"_{part}_implementation", None)
     change: Callable[[str], None] | None = getattr(model, f"set_{part}_implementation", None)
-    if change is None or before is None:
+    if change is None or before is None:  # it has only one
         yield
         return
     try:

@@ -34,13 +34,14 @@ def without_rounding(graph: Graph, items: Iterable[PositionedRow], rows: Mapping
             wrong[name] = item = _from(item, inherited_start)
         return item.position or 0
 
+    # It calls `start_of` in the order of execution, which changes `wrong`; inputs may be wrong from position 0 on.
     inherited_starts(graph.nodes, start_of, dict.fromkeys(graph.inputs, 0))
     return [*wrong.values()]
 
 
 def _from(item: PositionedRow, start: int) -> PositionedRow:
-    """Return a wrong value that is right before a position."""
+    """Return a wrong value as right before a position; unchanged if all or none of its wrong ones are before it."""
     places = tuple(position for position in item.wrong if position >= start)
     if not places or len(places) == len(item.wrong):
         return item
-    return replace(item, position=places[0], sequence=None, wrong=places)
+    return replace(item, position=places[0], sequence=None, wrong=places)  # the sequence was that of an earlier one

@@ -54,11 +54,12 @@ class PositionedRow:
         by_position = [0.0] * axes.steps.length
         for position, error in zip(positions, distances.largest_by_token(), strict=True):
             by_position[position] = max(by_position[position], error)
-        if not distances.has_any or not (row.diverged or row.decides):
+        if not distances.has_any or not (row.diverged or row.decides):  # it is close
             return cls(row, tuple(by_position))
         wrong = distances.above(_limit(row, value.dtype) * expected.abs().clamp(min=distances.typical))
         tokens = wrong.reshape(len(positions), -1).any(-1).nonzero()[:, 0].tolist()
         of_first = wrong[min(tokens, key=lambda token: positions[token])]
+        # The axis of sequences is in front of that of tokens, which is not the first one then.
         has_rows = bool(axes.token_axis) and of_first.dim() > 0 and of_first.shape[0] == axes.steps.rows
         sequence = int(of_first.reshape(len(of_first), -1).any(-1).nonzero()[0]) if has_rows else None
         places = tuple(sorted({positions[token] for token in tokens}))

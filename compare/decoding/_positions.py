@@ -78,7 +78,7 @@ class PositionedRun:
 
     @cached_property
     def logits(self) -> list[str]:
-        """The names of the logits of each call."""
+        """The names of the logits of each call; the path of a module ends with `@1` in its second call, and so on."""
         found = {item.module: item.value for item in self.execution.modules}
         return [found[RESULT if index == 0 else f"{RESULT}@{index}"] for index in range(len(self.plan.calls))]
 
@@ -92,6 +92,7 @@ class PositionedRun:
     def values(self) -> list[Mapping[ValueKey, str]]:
         """The names of the values of each call by their places."""
         graph = self.execution.graph
+        # The node that returns the logits of a call is its last one.
         ends = [graph.node_indices[graph.producer[name].name] + 1 for name in self.logits]
         return [dict(self._placed(graph.nodes[start:end])) for start, end in pairwise([0, *ends])]
 
@@ -225,14 +226,14 @@ def _common_numbers(
     reference, actual = _with_equal_axes(*values, whole, call, fixed)
     if reference.dim() != actual.dim():
         return None
-    fixed = {axis + reference.dim() - values[0].dim() for axis in fixed}
+    fixed = {axis + reference.dim() - values[0].dim() for axis in fixed}  # the first axis may have become two
     count, length = whole.tokens.shape
     whole_rows = [whole.sequences.index(call.sequences[row]) for row in rows]
     chosen = _rows_of(reference, count, whole_rows), _rows_of(actual, len(call.sequences), rows)
     has_rows = None not in chosen
     if has_rows:
         reference, actual = reference[chosen[0]], actual[chosen[1]]
-    elif max(count, len(call.sequences)) > 1:
+    elif max(count, len(call.sequences)) > 1:  # rows that can't be told apart
         return None
     first_axis = int(has_rows)
     axes = [at for at in range(first_axis, reference.dim()) if reference.shape[at] == length and at not in fixed]

@@ -43,6 +43,7 @@ class _StoredLayer:
         count, is_kept = earlier.numbers.shape[_TOKENS], self.quantized is earlier.quantized
         if self.coded is not None and earlier.coded is not None:
             (codes, scale), (old_codes, old_scale) = self.coded, earlier.coded
+            # The codes of the same object may have changed; with the same scale, the earlier ones are not made again.
             is_kept = (is_kept and _are_equal(codes, old_codes, count)) or _are_equal(scale, old_scale, count)
         return count if is_kept else 0
 
@@ -113,7 +114,7 @@ class WatchedCache:
                 self.faults.append(InvarianceBreak(module, what, source, *found))
         count = self._held[index, "keys"].shape[_TOKENS]
         length = layer.get_seq_length()
-        if (length, *layer.get_mask_sizes(1)) != (count, count + 1, 0):
+        if (length, *layer.get_mask_sizes(1)) != (count, count + 1, 0):  # keys and offset of the mask of one more token
             self.faults.append(InvarianceBreak(module, "length", source, None, count - 1, abs(length - count)))
         return returned
 
@@ -133,7 +134,7 @@ class WatchedCache:
         expected = new if before is None else torch.cat([before, new], _TOKENS)
         allowed = torch.zeros_like(expected, dtype=torch.float64)
         held = getattr(layer, what).clone()
-        if hasattr(layer, "_quantized_keys"):
+        if hasattr(layer, "_quantized_keys"):  # a quantized layer, not a `DynamicLayer`
             earlier = self._stored.get((index, what))
             stored = self._stored[index, what] = _stored_by(layer, getattr(layer, f"_quantized_{what}"))
             # `layer.keys` are the latest tokens, which are not quantized yet; without any, an empty vector.
@@ -179,7 +180,7 @@ def _first_difference(actual: torch.Tensor, expected: torch.Tensor, allowed: tor
     """Return the first difference that is larger than allowed; None if there is none."""
     if actual.shape != expected.shape:
         counts = [item.shape[_TOKENS] for item in (actual, expected)]
-        return _FirstDifference(0, min(*counts, max(counts) - 1), torch.inf)
+        return _FirstDifference(0, min(*counts, max(counts) - 1), torch.inf)  # where the shorter one ends, or the last
     distance = (actual.double() - expected.double()).abs()
     wrong = ~(distance <= allowed)  # NaN is wrong
     if not bool(wrong.any()):
@@ -198,14 +199,14 @@ def _stored_by(layer: Any, quantized: Any) -> _StoredLayer:
         CompareError: it has another format than those of `WatchedCache`.
     """
     numbers = layer._dequantize(quantized)  # noqa: SLF001  what such layers define
-    if hasattr(quantized, "_shift"):
+    if hasattr(quantized, "_shift"):  # a tensor of quanto
         return _StoredLayer(quantized, numbers)
     match quantized:
-        case (_, dict()):
+        case (_, dict()):  # of HQQ
             return _StoredLayer(quantized, numbers)
         case (torch.Tensor() as codes, scale) if codes[..., : numbers.shape[_TOKENS], :].shape == numbers.shape:
             codes, scale = codes[..., : numbers.shape[_TOKENS], :].clone(), torch.as_tensor(scale).double()
-            scale = scale.clone() if scale.dim() > 1 else scale.clone().reshape(1, -1)
+            scale = scale.clone() if scale.dim() > 1 else scale.clone().reshape(1, -1)  # with an axis of tokens
             return _StoredLayer(quantized, numbers, (codes, scale))
     raise CompareError(f"{type(layer).__name__} does not quantize to {_FORMATS}")
 

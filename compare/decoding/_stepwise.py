@@ -96,7 +96,7 @@ class Stepwise:
     def record(self, row: Row, value: torch.Tensor, reference: torch.Tensor) -> None:
         """Record at which positions a value differs; see `CompareOptions.on_row`."""
         places = self._token_positions.get(row.value)
-        if places is not None and (value.numel() or value.shape != reference.shape):
+        if places is not None and (value.numel() or value.shape != reference.shape):  # empty ones are equal
             has_shape = value.shape == reference.shape
             positioned = PositionedRow.of if has_shape else PositionedRow.of_other_shape
             self.records[row.stage, row.kind, row.value] = positioned(row, value, reference, *places)
@@ -236,6 +236,7 @@ class Stepwise:
         for name in [*values]:
             in_steps = values.pop(name).tensors
             is_output = name in handle.inner.graph.outputs
+            # They depend on no token of the step, so that they are compared only if the program returns them.
             is_left_out = name in (handle.sizes if steps.in_rows else handle.past)
             if len(in_steps) < len(steps.spans) or (is_left_out and not is_output):
                 continue

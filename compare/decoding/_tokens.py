@@ -29,10 +29,11 @@ def given_tokens(subject: Subject, count: int) -> tuple[torch.Tensor, dict[str, 
     is_encoder_decoder = bool(getattr(getattr(subject.model, "config", None), "is_encoder_decoder", False))
     name = "decoder_input_ids" if is_encoder_decoder else "input_ids"
     tokens = kwargs.pop(name, None)
-    if tokens is None and len(subject.args) == 1 and not is_encoder_decoder:
+    if tokens is None and len(subject.args) == 1 and not is_encoder_decoder:  # the encoder's would be the first one
         tokens = subject.args[0]
     if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
         raise CompareError(f"give the tokens of the model, {name}, as integers in the shape [sequences, length]")
+    # With an encoder, `attention_mask` is the mask of its input, which no plan gives.
     ignored = _GIVEN_BY_PLANS - ({"attention_mask"} if is_encoder_decoder else set()) | {cache_argument(subject.model)}
     others = {key: item for key, item in kwargs.items() if key not in ignored and not is_cache(item)}
     if len(tokens) == 1:

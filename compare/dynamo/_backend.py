@@ -21,7 +21,7 @@ from ._graph_ir import GraphIr
 from ._options import DynamoOptions
 from ._through_onnx import ThroughOnnx
 
-_numbers = itertools.count()
+_numbers = itertools.count()  # of the graphs, for their names
 _COLLECT = NextCommand(
     'reports = []; torch.compile(…, backend="filch", options={"correctness_report": reports})',
     "collect the reports, call the model, and look at each graph with reports[0].show()",
@@ -112,7 +112,7 @@ def _checked(
     run: Callable[..., Any], make_report: Callable[[Sequence[Any]], Report], options: DynamoOptions
 ) -> Callable[..., Any]:
     """Return `run` with a report at its first call, which changes neither its inputs nor the random number state."""
-    if options.correctness_report is False:
+    if options.correctness_report is False:  # no report is wanted
         return run
     pending = [make_report]
 
@@ -142,7 +142,7 @@ def _backend_name(inner: str | Callable[..., Any], inputs: Sequence[Any]) -> str
     """Return the name of Filch's backend that `inner` selects; None if it is a compiler of torch or a function."""
     on_cuda = any(isinstance(item, torch.Tensor) and item.is_cuda for item in inputs)
     name = f"onnxruntime-{'cuda' if on_cuda else 'cpu'}" if inner == "onnxruntime" else inner
-    return name if isinstance(name, str) and name in backend_names() and name != "eager" else None
+    return name if isinstance(name, str) and name in backend_names() and name != "eager" else None  # `eager` is torch's
 
 
 def _compiler(options: DynamoOptions) -> Compile:

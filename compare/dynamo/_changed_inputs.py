@@ -19,7 +19,7 @@ from ..metrics._tolerance import ToleranceOption, given_limits
 from ..references._resolver import Reference
 from ..results._rows import Row
 
-_DYNAMO_NAME = re.compile(r"l_(.+)_", re.IGNORECASE)
+_DYNAMO_NAME = re.compile(r"l_(.+)_", re.IGNORECASE)  # `L_x_` is the input `x`
 
 
 def after(name: str) -> str:

@@ -38,7 +38,7 @@ def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[ModelOperatio
                 )
         elif leaf is None:
             yield ModelOperation("call_function", function_text(node), by_value.get(node.name))
-        elif index + 1 == len(nodes) or _call(nodes[index + 1]) != _call(node):
+        elif index + 1 == len(nodes) or _call(nodes[index + 1]) != _call(node):  # the last one of the call: its result
             yield ModelOperation("call_module", repr(leaf), by_value.get(node.name))
     first = next(iter(graph.output_node().all_input_nodes), None)
     name = "" if first is None else first.name
@@ -50,7 +50,7 @@ def function_text(node: fx.Node) -> str:
     if node.op == "call_method":
         return f"torch.Tensor.{node.target}"
     name = str(getattr(node.target, "__name__", node.target))
-    module = str(getattr(node.target, "__module__", "")).removeprefix("_") or "torch"
+    module = str(getattr(node.target, "__module__", "")).removeprefix("_") or "torch"  # `_operator` is operator
     public = (path for path, namespace in _NAMESPACES.items() if getattr(namespace, name, None) is node.target)
     return f"{next(public, module)}.{name}"
 
@@ -66,7 +66,7 @@ def _is_weight(node: fx.Node) -> bool:
 
 
 def _call(node: fx.Node) -> str | None:
-    """Return the innermost module call of a node, as Dynamo identifies it."""
+    """Return the innermost module call of a node, as Dynamo identifies it; None outside of modules."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
     return str(list(stack)[-1]) if stack else None
 

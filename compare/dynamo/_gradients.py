@@ -112,6 +112,8 @@ def _parameter_report(
     before a BatchNorm has a gradient of 0 plus rounding, of which the float64 run shows only a part, because it adds
     no noise within an operation. Each row names its parameter as module, as a module may have several.
     """
+    # Kinds of keys: `GO` is the gradient of a module's output, `GF` the final one of a parameter. The path "" is
+    # that of an output that is one tensor.
     owners = {name: name.rpartition(".")[0] for name in reversed([*expected])}
     nodes = tuple(Node(name, "gradient", (path,), (f"{name}.grad",), module=name) for name, path in owners.items())
     values = {f"{name}.grad": _value(f"{name}.grad", tensor) for name, tensor in expected.items()}
@@ -148,7 +150,10 @@ def _value(name: str, tensor: torch.Tensor) -> Value:
 def _gradients(
     model: nn.Module, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], loss: Loss
 ) -> dict[str, torch.Tensor]:
-    """Return the gradients of the parameters that the loss depends on, in the order of the model's parameters."""
+    """Return the gradients of the parameters that the loss depends on, in the order of the model's parameters.
+
+    `run` is the model itself, or the model as compiled.
+    """
     copied_args, copied_kwargs = copy_tensors((tuple(args), dict(kwargs)))
     model.zero_grad()
     result = loss(run(*copied_args, **copied_kwargs))

@@ -160,6 +160,7 @@ class GraphCheck:
         graphs: dict[Stage, Graph] = {"exported": graph}
         if self.kernels is not None:
             compiled = self.kernels.compiled
+            # Outputs are called as their references are; see `_Runs.graph`.
             compiled = replace(compiled, graph=replace(compiled.graph, outputs=graph.outputs))
             kernels, origins = replace(self.kernels, compiled=compiled), NodeProvenance(graph, compiled)
             compare_kernels = partial(compare_run, isolate=partial(kernels.isolated, arguments, notes))

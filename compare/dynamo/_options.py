@@ -52,7 +52,7 @@ class DynamoOptions:
             raise CompareError(
                 f"correctness_report is True, a list or a function that takes a report, not {self.correctness_report!r}"
             )
-        given_limits(self.tolerance)
+        given_limits(self.tolerance)  # raises an error if it is invalid
 
     @classmethod
     def of(cls, options: Mapping[str, Any], mode: str | None) -> "DynamoOptions":

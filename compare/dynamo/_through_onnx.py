@@ -51,6 +51,7 @@ class ThroughOnnx:
             self._module(*tensors)
         report = compare(capture, self._program, backend=self._backend, tolerance=tolerance)
         before, changed = (dict(zip(self._names, item, strict=True)) for item in (inputs, tensors))
+        # The program changes no input, so that after its call they are as before it.
         rows = changed_rows(before, changed, before, stage=report.rows[-1].stage, tolerance=tolerance)
         whole = [row for row in report.rows if row.op != "input"]  # those of inputs could not be judged
         return replace(report, program=self._name, rows=(*whole, *rows))

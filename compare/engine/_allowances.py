@@ -75,10 +75,11 @@ class Allowances:
             differs &= _cancels(expected, inputs.values())
         sizes = {item: _magnitude_where(tensor, differs) for item, tensor in inputs.items()}
         is_exponential = any(item.operator.rounding == "exponential" for item in nodes)
-        steepness = max([1.0, *sizes.values()]) if is_exponential else 1.0
+        steepness = max([1.0, *sizes.values()]) if is_exponential else 1.0  # exp(x) has x times the relative error of x
         growth = max((self._growth.get(item, 1.0) for item in node.reads), default=1.0)
         factors = self._factors(self._exported_name(name), nodes)
         largest = max(factors.values(), default=0.0)
+        # What none of the nodes reads under this name gets the largest factor.
         sums = (size * factors.get(self._exported_name(item), largest) for item, size in sizes.items())
         magnitude = max(result * steepness * growth, *sums, 0.0)
         self._growth[name] = max(1.0, magnitude / result) if result else 1.0
@@ -96,6 +97,7 @@ class Allowances:
         without_sum: dict[str, float] = {}
         with_sum: dict[str, float] = {}
         for node in reversed(nodes):
+            # A value that only the compiled graph has is what the last node computes.
             is_last = end in node.outputs or (end not in outputs and node is nodes[-1])
             factor = max([without_sum.get(name, 0.0) for name in node.outputs] + [float(is_last)])
             sum_factor = max(with_sum.get(name, 0.0) for name in node.outputs)
@@ -109,7 +111,7 @@ class Allowances:
 
     def _constant_factor(self, node: Node) -> float:
         """Return the magnitude of the constant that a node multiplies by; 1 if there is none."""
-        if node.operator.neutral != 1 or node.operator.rounding != "relative":
+        if node.operator.neutral != 1 or node.operator.rounding != "relative":  # neither a product nor a quotient
             return 1.0
         names = ("arg0", "arg1", "other") if node.operator.commutes else ("arg1", "other")  # of PyTorch: no inputs
         given = map(node.attributes.get, names)

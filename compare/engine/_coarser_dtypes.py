@@ -81,7 +81,7 @@ def _is_exact(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _computed(graph: Graph, ends: Iterable[str], stop: Collection[str]) -> list[str]:
-    """Return the names of the values that are computed from those in `stop`, other than constants."""
+    """Return the names of the values on the way from those in `stop` to `ends`, and of `ends`, but not of constants."""
     nodes = graph.cone(ends, stop)
     return [name for node in nodes for name in node.outputs if name and name not in graph.constant_values]
 

@@ -80,10 +80,10 @@ class _CallComparison:
         self._prepared, self._call = prepared, call
         self._program, self._options, self._backend = prepared.program, prepared.options, prepared.backend
         self._results = captured_results(prepared.records, call)
-        self._notes: dict[str, None] = dict.fromkeys(self._program.replaced)
+        self._notes: dict[str, None] = dict.fromkeys(self._program.replaced)  # as a set that keeps the order
         self._failed: list[str] = []
         self._exchanged: dict[str, None] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the values in all stages, see `JudgedProgram.shapes`
 
     def result(self) -> CallResult:
         """Compare all stages; if only some can be run, the result says why the others are missing."""
@@ -116,7 +116,7 @@ class _CallComparison:
         # If the program has other outputs than were recorded at its export, `interface_problems` reports it.
         if len(recorded) not in (0, len(outputs)):
             return []
-        returned, counts = len(self._results), {len(outputs), len({*outputs})}
+        returned, counts = len(self._results), {len(outputs), len({*outputs})}  # an output may be listed twice
         kinds = {value.name: unjudged_type(value.type) for value in self._program.model.graph.outputs}
         unjudged = {name: kind for name, kind in kinds.items() if kind}
         if returned in counts:
@@ -147,6 +147,7 @@ class _CallComparison:
         run = self._run(stage)
         self._check_order(run)
         random = RandomValues(run, self._program.unpredictable, prepared.computes(stage))
+        # In a foreign graph, the references of modules are found only among the values of the run.
         if self._options.on_references is not None:
             self._options.on_references(partial(_reference, run, references) if modules.is_resolved else lambda _: None)
         observed = self._repeated(partial(self._observe, run, random, references))
@@ -181,7 +182,7 @@ class _CallComparison:
         selected: Collection[str] | None,
     ) -> dict[str, RoundingVerdict]:
         """Return the verdicts on the selected nodes, or all, in isolation, by the names of their values."""
-        references = references if references.fully_cached else self._references(run.stage)
+        references = references if references.fully_cached else self._references(run.stage)  # see `result`
         inputs = IsolatedInputs(run, comparator.values, references, selected)
         judge = Judge(self._facts(run, float64.isolated(run.inputs, inputs.get_exported), inputs.replaced))
         observed = self._repeated(partial(self._isolate, run, inputs.get, inputs.nodes))

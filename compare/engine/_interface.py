@@ -104,7 +104,7 @@ def exchanged_output(names: Sequence[str], results: Sequence[torch.Tensor], outp
         actual = outputs.get(name)
         if actual is None or compare_tensors(actual, results[index]).close:
             continue
-        if (result := nearest.find(actual)) is not None:
+        if (result := nearest.find(actual)) is not None:  # None: no result is close
             return f"the program gives the model's result {result} as output {index}, {name!r}"
     return ""
 

@@ -67,7 +67,7 @@ def _called_in_parts(rows: Iterable[DiffRow], actual: Records) -> frozenset[str]
 
 
 def _is_wrong_output(row: DiffRow) -> bool:
-    """Return whether the tensors of two outputs were compared and differ, not replicas of one of them."""
+    """Return whether the tensors of two outputs were compared and differ; `faulty` is about parts or replicas."""
     return row.diverged and row.key.kind == "O" and row.difference is not None and not row.faulty
 
 

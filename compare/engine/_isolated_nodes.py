@@ -53,7 +53,7 @@ class IsolatedInputs:
         judged = (name for node in nodes for name in node.outputs if name in self._values)
         self._cache = ValueCache[torch.Tensor](uses, judged)
         self._names = frozenset(map(run.exported_name, self._values))
-        self._recomputed: frozenset[str] = frozenset()
+        self._recomputed: frozenset[str] = frozenset()  # exported names; see `set_node`
 
     def _required_nodes(self, selected: Collection[str]) -> frozenset[str]:
         """Return the names of the selected nodes and of those that must run to compute their inputs."""
@@ -262,7 +262,7 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
                 whole=known[name].float64,
             )
             verdicts |= {} if verdict is None else {name: verdict}
-        if node.name not in consumed:
+        if node.name not in consumed:  # once for all of its outputs
             consumed.add(node.name)
             inputs.consume(node)
         inputs.release(name)

@@ -29,7 +29,7 @@ class JudgedValue:
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor | None, status: Status, reason: str = "", **found: Any) -> Self:
-        """Return what is known of a value with the dtype and shape of its tensor; None if there is none."""
+        """Return what is known of a value with the dtype and shape of its tensor, or without them if it is None."""
         if tensor is None:
             return cls(name, status, reason, **found)
         return cls(name, status, reason, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), **found)

@@ -41,7 +41,7 @@ class ModuleRows:
         self._limits = limits
         self.is_resolved = False
         self._entries: list[tuple[_TensorPlace, torch.Tensor]] = []
-        self._differences: dict[int, Difference] = {}
+        self._differences: dict[int, Difference] = {}  # by the index of the entry
         if not program.is_foreign:
             self._resolve(None)
 
@@ -57,7 +57,7 @@ class ModuleRows:
         """
         self._entries = [*_entries(self._reference, self._program, self._call, inference)]
         self.is_resolved = True
-        self._rows_of_value: dict[str, list[int]] = {}
+        self._rows_of_value: dict[str, list[int]] = {}  # the indices of the entries, by the name of their value
         for index, (entry, _) in enumerate(self._entries):
             if entry.value is not None:
                 self._rows_of_value.setdefault(entry.value, []).append(index)
@@ -67,7 +67,10 @@ class ModuleRows:
                 self.compare(name, tensor, None, None)
 
     def compare(self, name: str, tensor: torch.Tensor, reference: Reference | None, value: JudgedValue | None) -> None:
-        """Compare a value, see `OnValue`; reuse its difference if it has the same reference."""
+        """Compare a value by its exported name, see `OnValue`; reuse its difference if it has the same reference.
+
+        Of several stages, the first one that has the value compares it.
+        """
         for index in self._rows_of_value.pop(name, ()) if name not in self._program.unpredictable.all else ():
             captured = complex_as_real(self._entries[index][1])
             difference = None

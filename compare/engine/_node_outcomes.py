@@ -21,7 +21,7 @@ class _Outcomes:
         self._redundant = provenance.redundant
         self._graph = provenance.exported
         self._used = self._output_ancestors(stop=frozenset())
-        self._used_at_runtime = self._output_ancestors(stop=self._redundant.input_independent)
+        self._used_at_runtime = self._output_ancestors(stop=self._redundant.input_independent)  # not by constants
         self._constant = self._redundant.input_independent.union(provenance.compiled.constants)
         self._computed_by: dict[str, list[Node]] = {}
         for node in provenance.compiled.nodes:

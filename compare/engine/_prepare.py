@@ -87,6 +87,7 @@ class Prepared:
     def constant(self, name: str) -> torch.Tensor | None:
         """Return a constant of the exported graph by its name; None for any other value."""
         tensor = self.program.constant(name)
+        # What a node `Constant` returns is a constant, too.
         number = None if tensor is not None or self.provenance is None else self.provenance.redundant.number(name)
         return tensor if number is None else torch.tensor(float(number))
 

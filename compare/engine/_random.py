@@ -35,7 +35,8 @@ class RandomValues:
         run: the run.
         unpredictable: the values of the exported graph that may differ between runs.
         computes: returns the exported nodes that a node of the run computes.
-        drawing: the names of the nodes that draw random numbers which are compared with those of the reference.
+        drawing: the names of the nodes that draw random numbers which are compared with those of the reference, unlike
+            those of `unpredictable`, of which the distribution is.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class RandomValues:
         return self._kinds[name]
 
     def _kind(self, name: str, node: Node) -> Kind:
-        """Return the kind of a value of which the kinds of all values before it are known."""
+        """Return the kind of a value of which the kinds of all values before it are known; see `kind`."""
         exported_name = self._run.exported_name(name)
         if exported_name in self._unpredictable.drawn:
             return "drawn"

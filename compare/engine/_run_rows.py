@@ -88,7 +88,7 @@ class RunRows:
         """Return the facts about the node of a value."""
         provenance = self._provenance
         computes = provenance.of(node) if provenance else ()
-        origin = provenance.node_with_module(node) if provenance else node
+        origin = provenance.node_with_module(node) if provenance else node  # the last one with a module
         kind = "fused" if len(computes) > 1 else "node"
         if name in self._graph.constant_values:
             kind = "constant"

@@ -95,13 +95,14 @@ class ValueComparator:
         self._node_inputs = ValueCache[torch.Tensor](uses)
         for name, tensor in run.inputs.items():
             self._node_inputs.put(name, tensor)
-        self._uses_left = Counter(map(run.exported_name, [*self._nodes, *graph.outputs]))
-        self._effects: dict[str, Difference | None] = {}
+        self._uses_left = Counter(map(run.exported_name, [*self._nodes, *graph.outputs]))  # by exported names
+        self._effects: dict[str, Difference | None] = {}  # of the outputs that were observed; see `_effect`
 
     @property
     def observer_effect(self) -> Difference | None:
         """The largest difference between outputs with and without instrumentation; None if they are bitwise equal."""
         return largest_effect(
+            # An output that the instrumented run does not return is the largest difference.
             self._effects[name] if name in self._effects else compare_tensors(None, output)
             for name, output in self._run.outputs.items()
             if name in self._nodes and not self.random.varies(name)
@@ -221,7 +222,7 @@ class ValueComparator:
         summed = self._summed(name, tensor) if status in DIVERGED else None
         if summed is not None:
             status, reason, difference, verdict = "same", SUMMED, summed, None
-        is_seen = status == "different" and self._run.lowered is None
+        is_seen = status == "different" and self._run.lowered is None  # with lower precision, coarser dtypes are right
         value = JudgedValue.of(
             name,
             tensor,
@@ -323,6 +324,7 @@ def compare_values(
     if float64 is not None:
         named = ((run.exported_name(name), tensor) for name, tensor in values.items())
         decisions = {name: tensor for name, tensor in named if float64.decides(name, tensor)}
+        # Values are judged by the run's own decisions only if one is another than float64's or the reference's.
         others = any(
             not matches_float64(tensor, float64.get(name))
             or (name in references and differ(references[name].tensor, tensor, unit_of(tensor.dtype)))

@@ -14,7 +14,7 @@ from ._ledger import Ledger, row_of
 
 _RETRIES = 3  # of a cell that was lost
 _POLL = 0.05  # seconds
-_NO_SLOTS_LIMIT = 120.0  # seconds
+_NO_SLOTS_LIMIT = 120.0  # seconds without a slot or a running cell, after which the waiting ones are lost
 
 
 class Executor(Protocol):
@@ -49,6 +49,8 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class _Attempt:
+    """One run of a cell by its key; the number counts from 1, and is larger if the cell was lost before."""
+
     key: str
     number: int
 
@@ -108,6 +110,7 @@ class _Fleet:
 
 
 def _run(waiting: deque[_Attempt], fleet: _Fleet) -> None:
+    """Run attempts until each cell has a row in the ledger; after an exception, cancel those that are running."""
     if not waiting:
         return
     running: dict[_Attempt, Any] = {}

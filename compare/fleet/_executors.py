@@ -42,7 +42,7 @@ def open_executor(text: str) -> Iterator[Executor]:
 
 
 def _parts(text: str) -> tuple[str, str, int]:
-    """Return the kind, the partition or address, and the number of cells at a time."""
+    """Return the kind, the partition or address, and the number of cells at a time; 0 of ray, which knows it itself."""
     if text == "ray" or text.startswith("ray://"):
         return "ray", text if text != "ray" else "", 0
     match = re.fullmatch(r"(processes)(?::()([1-9]\d*))?|(slurm|submitit):([\w.-]+)(?::([1-9]\d*))?", text)

@@ -55,7 +55,7 @@ def run_here(
             if model is None or key != known:
                 model = None  # which frees its memory
                 model, known = _Model(*key), key
-            if isinstance(backend, str) and model.problem is None:
+            if isinstance(backend, str) and model.problem is None:  # else `compare` raises the problem of the model
                 yield Cell(labels(spec), "missing", detail=backend)
             else:
                 yield run_cell(labels(spec), partial(model.compare, spec, backend))

@@ -47,7 +47,7 @@ class Ledger:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path, self._file = path, -1
+        self._path, self._file = path, -1  # no file is open
         self.run = now()
         self.rows: dict[str, LedgerRow] = {}
         if path is None:
@@ -123,6 +123,7 @@ class Ledger:
         return complete
 
     def _add(self, line: bytes, number: int) -> None:
+        """Add the row of a line of the file; `number` is that of the line, for errors."""
         try:
             row = ledger_row(parse_json(line))
         except (KeyError, TypeError, ValueError) as error:
@@ -160,6 +161,7 @@ def _opened(path: Path) -> int:
 
 
 def _lock(file: int) -> None:
+    """Lock the file until it is closed; raise `BlockingIOError` if another process has locked it."""
     if fcntl is None:
         return
     try:

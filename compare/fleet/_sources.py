@@ -48,6 +48,7 @@ def find_sources(factory: str, folder: str) -> Sources:
     else:
         waiting = [*_files(place, folders)]
     hashes: dict[str, str] = {}
+    # The top-level modules that no folder of the user has: that of the factory, or imported ones.
     external = {place.partition(".")[0]} if not waiting else set[str]()
     while waiting:
         name, file = waiting.pop()

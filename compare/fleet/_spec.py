@@ -32,6 +32,8 @@ def read_fleet(path: str | os.PathLike[str]) -> list[CellSpec]:
 
 
 class _SpecReader:
+    """Makes cells of the contents of a TOML file; `place` is a table of it in messages, such as `[[matrix]] 1`."""
+
     def __init__(self, name: str, folder: Path) -> None:
         self._name, self._folder = name, folder
 
@@ -71,11 +73,13 @@ class _SpecReader:
         )
 
     def _required(self, table: Mapping[str, Any], key: str, place: str) -> Any:
+        """Return an entry of a table; raise an error if it is missing or empty."""
         if not table.get(key):
             raise CompareError(f"{self._name!r}: {place} has no {key!r}")
         return table[key]
 
     def _check(self, table: Mapping[str, Any], keys: Mapping[str, "_Type"], place: str) -> None:
+        """Raise an error if a table has an entry that is not among `keys`, or a value that its type does not allow."""
         for key, value in table.items():
             if key not in keys:
                 raise CompareError(f"{self._name!r}: {place} has no key {key!r}; {_hint(key, keys)}")
@@ -116,12 +120,13 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _judged(table: Mapping[str, Any]) -> CellOptions:
+    """Return how the cells of a table are judged; options of a backend become text, as on the command line."""
     options = {name: _option_text(value) for name, value in table.get("options", {}).items()}
     return CellOptions(options, table.get("tolerance"), table.get("lower_precision", False), table.get("limit"))
 
 
 def _option_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)  # as in TOML
 
 
 def _is_number(value: Any) -> bool:
@@ -147,7 +152,7 @@ def _are_tables(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-_Type = tuple[str, Callable[[Any], bool]]
+_Type = tuple[str, Callable[[Any], bool]]  # what a value has to be, for the message, and whether a value is that
 _TEXTS: _Type = "a list of strings", _are_texts
 _COMMON: Mapping[str, _Type] = {
     "backends": _TEXTS,

@@ -41,7 +41,7 @@ class WorkerProcess:
     ) -> None:
         self._path = Path(tempfile.mkdtemp(prefix="filch-cell-"))
         self._timeout = timeout
-        self._started, self._ready = time.monotonic(), 0.0
+        self._started, self._ready = time.monotonic(), 0.0  # 0 until the worker has imported everything
         try:
             self._path.joinpath(WORK).write_text(json.dumps(cell), encoding="utf-8")
             self._process = self._start({**os.environ, **(environment or {})})
@@ -91,6 +91,7 @@ class WorkerProcess:
         shutil.rmtree(self._path, ignore_errors=True)
 
     def _outcome(self, code: int) -> dict[str, Any]:
+        """Return the outcome of a process that has ended; the exit code is minus the signal if one killed it."""
         outcome = self._path / OUTCOME
         if outcome.exists():  # also if the process died after it had written it
             written: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
@@ -104,6 +105,7 @@ class WorkerProcess:
         return {"status": "crashed", "detail": f"the worker {how} before it was ready: {last}"}
 
     def _end(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """End the process, and return the outcome with the environment and the seconds, unless it has its own."""
         ready = self._path / READY
         environment = json.loads(ready.read_text(encoding="utf-8")) if ready.exists() else {}
         seconds = round(time.monotonic() - self._ready, 3) if self._ready else 0.0
@@ -111,7 +113,7 @@ class WorkerProcess:
         return {"environment": environment, "seconds": seconds, **outcome}
 
     def _where(self) -> str:
-        """Return where the process hangs, if it can tell."""
+        """Return where the process hangs, as `_frame` does; `""` if it can't tell."""
         if not hasattr(signal, "SIGUSR1"):
             return ""
         self._process.send_signal(signal.SIGUSR1)  # the worker's faulthandler prints the stack
@@ -121,7 +123,7 @@ class WorkerProcess:
         return frame
 
     def _frame(self) -> str:
-        """Return the innermost Python frame that `faulthandler` printed last."""
+        """Return the innermost Python frame that `faulthandler` printed last; `""` if there is none."""
         frames = _FRAME.findall(self._log())
         return f", in {Path(frames[-1][0]).name}:{frames[-1][1]} ({frames[-1][2]})" if frames else ""
 

@@ -69,7 +69,7 @@ def _end_with_supervisor(folder: Path) -> None:
     def wait() -> None:
         os.read(supervisor, 1)
         shutil.rmtree(folder, ignore_errors=True)
-        if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        if hasattr(os, "killpg") and os.getpgrp() == os.getpid():  # the group has no other processes than its children
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
 

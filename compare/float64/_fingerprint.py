@@ -73,10 +73,13 @@ class Fingerprint:
         )
 
     def change(self, other: "Fingerprint") -> float:
-        """Return how far another weight is from this one, in units in the last place of a typical element."""
+        """Return how far another weight is from this one, in half units in the last place of a typical element.
+
+        It is 0 if their bytes are equal, and infinite if they are not and one of them has no scale.
+        """
         if self.digest == other.digest:
             return 0.0
-        if not self.scale or not other.scale:
+        if not self.scale or not other.scale:  # of integers, or of zeros
             return math.inf
         ratio = other.scale / self.scale
         return distance(self.projections, [ratio * projection for projection in other.projections])

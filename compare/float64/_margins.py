@@ -117,7 +117,7 @@ def nearest_alternative(node: Node, operands: Operands, decision: torch.Tensor) 
         return torch.where(decision == 0, 1.0, -decision)
     if how is None or numbers is None:
         return None
-    if how.kind == "jump":  # the integer on the other side of the nearest jump
+    if how.kind == "jump":  # the integer on the other side of the nearest jump; that from n to n + 1 is at n + offset
         above = numbers.value - decision > how.offset - 1 / 2
         return torch.where(above, decision + 1, decision - 1)
     if how.kind == "conversion":  # the integer on the other side of the nearest whole number
@@ -200,7 +200,7 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def _of_jump(node: Node, operands: Operands, actual: torch.Tensor, expected: torch.Tensor) -> Margins | None:
     """Return the distances of numbers from the farthest jump between their two integers."""
     numbers, decision = operands[node.inputs[0]], node.operator.decision
-    if decision is None or "decimals" in node.attributes:
+    if decision is None or "decimals" in node.attributes:  # rounded to decimals, numbers jump elsewhere
         return None
     lower, upper = (choose(actual, expected).double() for choose in (torch.minimum, torch.maximum))
     first, last = ((numbers.value - end).abs() for end in (lower + decision.offset, upper - 1 + decision.offset))

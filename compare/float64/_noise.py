@@ -11,7 +11,7 @@ _LEAST, _MOST = 0.5, 1.427
 
 
 def unit_of(dtype: torch.dtype) -> float:
-    """Return half a unit in the last place of a floating-point dtype, relative; 0 for other dtypes."""
+    """Return half a unit in the last place of a floating-point dtype, relative; 0 for float8 and for other dtypes."""
     real = dtype.to_real() if dtype.is_complex else dtype
     return torch.finfo(real).eps / 2 if real.is_floating_point and real.itemsize > 1 else 0.0
 

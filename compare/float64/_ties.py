@@ -33,7 +33,7 @@ def with_ties(
     """
     if verdict.verdict == "same" or node is None or node_input is None or reference is None:
         return verdict
-    if actual.dtype != torch.int64:
+    if actual.dtype != torch.int64:  # these are no indices
         return verdict
     axis = axis_of(node)
     if axis is None:  # torch.argmax of all elements
@@ -91,6 +91,7 @@ def leaves_order_open(node: Node) -> bool:
     decision = node.operator.decision
     if decision is None or decision.kind != "selection":
         return False
+    # `arg4` is the same argument of torch.topk by its position.
     return not next((node.attributes[name] for name in ("sorted", "arg4") if name in node.attributes), True)
 
 
@@ -102,7 +103,7 @@ def selecting_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node
         node: the node that returns it: the one that selects, or one that gets one of its results.
         producers: the nodes of the graph by the names of their outputs.
     """
-    decision = node.operator.decision
+    decision = node.operator.decision  # `output` is the position of the indices among the results
     if decision is not None and decision.kind == "selection" and name in node.outputs[decision.output :]:
         return node
     before = producers.get(node.inputs[0]) if node.op == "getitem" and node.inputs else None

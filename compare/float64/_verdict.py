@@ -255,6 +255,7 @@ def rounding_verdict(
     elif math.isinf(ratio):
         note = "further off than a float64 can hold"
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
+    # Unstable: runs differ by more than rounding, although the error does not; or by at least half of the error.
     if distance and (run_ratio > SUSPICIOUS if verdict == "rounding" else errors.largest_error <= 2 * distance):
         verdict, ratio = "unstable", max(ratio, run_ratio)
     return RoundingVerdict(

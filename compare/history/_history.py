@@ -179,6 +179,7 @@ def history(
     by_cell = sorted(by_labels.values(), key=lambda group: cell_name(group[0].labels))
     regressions = [found for group in by_cell for found in regressions_of(group)]
     flaky = [found for group in by_cell if (found := flaky_of(group)) is not None]
+    # Cells that are shown as flaky or as an open regression are not listed as never close.
     explained = {tuple(found.labels.items()) for found in flaky}
     explained |= {tuple(found.labels.items()) for found in regressions if found.fixed is None}
     wrong = (group[0].labels for group in by_cell for last in ran(group)[-1:] if last.status in BAD)

@@ -19,7 +19,7 @@ Labels = Mapping[str, str]
 _SHOWN_OPERATORS = 3
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])", re.ASCII)
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])", re.ASCII)  # a part of a path that is a number
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
 
@@ -147,7 +147,7 @@ def ran(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
 def flaky_keys(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
     """Return the rows of the keys of a cell with which it changed back and forth, by key; without reused results."""
     by_key = grouped((row for row in ran(rows) if row.reused is None), lambda row: row.key)
-    return {key: group for key, group in by_key.items() if len(_flips(group)) >= 2}
+    return {key: group for key, group in by_key.items() if len(_flips(group)) >= 2}  # from good to bad and back
 
 
 def flaky_of(rows: Sequence[LedgerRow]) -> Flaky | None:
@@ -171,7 +171,7 @@ def regressions_of(rows: Sequence[LedgerRow]) -> list[Regression]:
     return [
         _regression(good[-1], bad[0], fixed[0].run if fixed else None, flaky)
         for good, bad, fixed in zip(streaks, streaks[1:], [*streaks[2:], []], strict=False)
-        if good[0].status == GOOD
+        if good[0].status == GOOD  # else a bad streak and the good one after it
     ]
 
 
@@ -193,7 +193,7 @@ def clustered(regressions: Sequence[Regression]) -> list[Cluster]:
 def not_run(cells: Iterable[Sequence[LedgerRow]]) -> list[NotRun]:
     """Return the cells that did not run the last time, from the rows of each cell, newest first."""
     stopped = (found for rows in cells if (found := _stopped(rows)) is not None)
-    alike = grouped(stopped, lambda found: replace(found, cells=()))
+    alike = grouped(stopped, lambda found: replace(found, cells=()))  # equal but for their cells
     merged = (replace(one, cells=tuple(found.cells[0] for found in group)) for one, group in alike.items())
     return sorted(merged, key=lambda found: found.since, reverse=True)
 
