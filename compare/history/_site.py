@@ -48,7 +48,7 @@ def write_site(history: History, folder: Path) -> list[Path]:
     """
     contents = {"index.html": as_site(history), "history.json": history.to_json()}
     with writing(folder, CompareError), new_files(folder) as new:
-        refuse_foreign(folder, contents, ("index.html", "<title>Filch history</title>"))
+        refuse_foreign(folder, contents, ("index.html", "<title>Filch history</title>"))  # raises for others' files
         for name, text in contents.items():
             write_output(new / name, text, errors="backslashreplace")
     return [folder / name for name in contents]
@@ -86,7 +86,7 @@ def as_site(history: History) -> str:
         column_of=lambda cell: _labels(cell, column=True),
         open_regression=lambda cell: open_regressions.get(_identity(cell.labels)),
         draw=lambda cell: timeline(cell.outcomes, places),
-        streaks=lambda cell: streaks_of(cell.outcomes)[: -_MAX_STREAKS - 1 : -1],
+        streaks=lambda cell: streaks_of(cell.outcomes)[: -_MAX_STREAKS - 1 : -1],  # the last ones, newest first
         number=cell_text,
         phrase=lambda labels: cell_name(dict(labels)),
         **{text.__name__: text for text in _TEXTS},
@@ -111,7 +111,7 @@ _TOP = 6  # units above the largest error
 
 @dataclass(frozen=True)
 class Streak:
-    """Consecutive outcomes of a cell with the same status.
+    """Consecutive outcomes of a cell with the same status and the same blame.
 
     Attributes:
         kind: `good`, `bad` or `not-run`.
@@ -120,7 +120,7 @@ class Streak:
         last: the last run.
         count: the number of outcomes.
         error: the largest error; None if there is none.
-        blame: the module and operator that are blamed in the first of them.
+        blame: the module and operator that are blamed in all of them; `""` if none are.
     """
 
     kind: str
@@ -139,9 +139,9 @@ class Timeline:
     Attributes:
         points: the place of each run with an error, from the left and from the top, and the kind of the outcome.
         band: the left side, width and kind of each rectangle of the status, and its tooltip.
-        lines: the heights of the lines at the ends of the scale and at powers of ten between.
+        lines: the heights of the lines at powers of ten, from the lower end of the scale on; the upper may have none.
         low: the error at the bottom, as text; `""` if no error is known.
-        high: the error at the top.
+        high: the error at the top, likewise.
     """
 
     points: tuple[tuple[float, float, str], ...]

@@ -24,7 +24,10 @@ class ByTolerance(Rule):
     """
 
     def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
-        """Return the verdict of the later rules; that of the tolerance if they have none, or the value is quantized."""
+        """Return the verdict of the later rules; that of the tolerance if they have none, or the value is quantized.
+
+        It is None without a `measure` or a reference, and if the verdict on the value in the whole run is sound.
+        """
         verdict = None if is_quantized(pair.tolerance) else later_rules(pair)
         if verdict is not None or pair.measure is None or pair.reference is None:
             return verdict
@@ -62,7 +65,7 @@ def tolerance_verdict(difference: Difference, spread: torch.Tensor | None) -> Ro
         return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=difference.problem or "not finite")
     if not difference.absolute:
         return identical_verdict(spread)
-    ratio = difference.excess if math.isfinite(difference.excess) else difference.scale
+    ratio = difference.excess if math.isfinite(difference.excess) else difference.scale  # inf if a limit is 0
     unstable = distance is not None and 0 < difference.absolute <= 2 * distance
     verdict: Verdict = "rounding" if difference.close else "unstable" if unstable else "wrong"
     note = "judged by tolerance: no float64 reference"

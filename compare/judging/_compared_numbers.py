@@ -1,4 +1,8 @@
-"""Keep the numbers that decisions compare until the decisions are judged."""
+"""Keep the numbers that decisions compare until the decisions are judged.
+
+A decision is an integer or boolean that is computed from floating-point numbers, or a number of a function that jumps
+between constants (see `Decisions`).
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ from ..float64._noise import unit_of
 from ..float64._verdict import SUSPICIOUS
 from ._pair import TensorLookup
 
-Lookup = Callable[[str, torch.Tensor | None], Compared | None]  # of a name and the reference, if there is one
+Lookup = Callable[[str, torch.Tensor | None], Compared | None]  # by a name and the reference, None if there is none
 
 
 class ComparedNumbers:
@@ -153,7 +157,10 @@ def compared_values(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 
 def _deciding_nodes(graph: Graph) -> dict[str, Node]:
-    """Return the node that decides (see `deciding_node`), by the name of the decision."""
+    """Return the node that decides (see `deciding_node`), by the name of the decision.
+
+    Floating-point values are decisions only of operators whose results are constant but for jumps.
+    """
     producers = graph.producer
     nodes = ((name, deciding_node(name, node, producers)) for name, node in producers.items())
     found = ((name, node) for name, node in nodes if node is not None)

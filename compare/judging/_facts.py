@@ -72,9 +72,10 @@ class RunFacts:
         self.units = CoarsestUnits(run, program, float64, replaced)
         self.noise = Decisions(float64)
         self.decisions = RunDecisions(float64, self.units.floats, known_decisions)
-        self._run_names = {run.exported_name(name): name for name in run.graph.producer}
+        self._run_names = {run.exported_name(name): name for name in run.graph.producer}  # by exported names
         self.numbers = ComparedNumbers(program.exported, self._run_names, program.constant)
         self._recorded: set[str] = set()
+        # By the name of each decision within a node: how many values computed from it are not released.
         self._hidden_uses = Counter(chain.from_iterable(map(self.hidden_in, self._run_names)))
 
     def record(self, node: Node, name: str, dtype: torch.dtype, shape: Sequence[int] | None) -> None:
@@ -116,7 +117,7 @@ class RunFacts:
     def uses_tf32(self, name: str) -> bool:
         """Return whether the run or the model may have rounded factors to TF32 on the way to a recorded value."""
         units = self.units.of(name)
-        return max(units.run, units.reference) >= TF32_UNIT > units.model
+        return max(units.run, units.reference) >= TF32_UNIT > units.model  # no dtype of the model is as coarse
 
     def hidden_in(self, name: str) -> tuple[str, ...]:
         """Return the decisions that a value of the exported graph is computed from within a node of the run."""
@@ -133,7 +134,7 @@ class RunFacts:
         if self.decisions.values is not None and run_name is not None and self.decisions.affect(run_name):
             source = self.decisions.values
         exact, node = source.get(name), exported.producer.get(name)
-        if exact is None or node is None:
+        if exact is None or node is None:  # an input of the graph, or not known
             known = self.run.inputs.get(name)
             if known is None or not known.is_floating_point():
                 return None
@@ -159,7 +160,10 @@ class RunFacts:
         return max(self.longest_sum(nodes, count) for count in (reduction_length, running_length)) > 1
 
     def longest_sum(self, nodes: Iterable[Node], count: Callable[[Node, Graph, ObservedShapes], int]) -> int:
-        """Return the length of the longest sum of some exported nodes, and of what an operation of the model is of."""
+        """Return the length of the longest sum of some exported nodes, and of others within the same model operation.
+
+        `count` returns the length of the sum of a node.
+        """
         exported, pending, found = self.program.exported, [*nodes], dict[str, int]()
         while pending:
             node = pending.pop()

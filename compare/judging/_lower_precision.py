@@ -58,7 +58,10 @@ class Lowered:
         return cls(program, {**model_names, **_values_with_other_names(graph, program, model_names)}, graph)
 
     def reference(self, name: str, known: torch.Tensor, tensor: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the reference of a value, cast to its dtype if that is finer; None for quantized integers."""
+        """Return the reference of a value, cast to its dtype if that is finer; None for quantized integers.
+
+        A value that has its own name in the model, or no tensor, keeps `known`.
+        """
         if tensor is None or name not in self.model_names:
             return known
         if not tensor.is_floating_point():
@@ -157,9 +160,10 @@ def _values_with_other_names(graph: Graph, program: Program, model_names: Mappin
 def _clipped(node: Node, values: Mapping[str, torch.Tensor | None], reference: torch.Tensor) -> int:
     """Return how many elements are at the limits of the integer range while their reference is outside of it.
 
-    The reference has to exceed the range by more than half a step, the rounding error of any quantized value.
+    The reference has to exceed the range by more than half a step, the rounding error of any quantized value. The
+    number is 0 if integers or scale are not known, and for formats of fewer bits or with a scale for each block.
     """
-    integers, scale, zero_point = ([values.get(name) for name in node.inputs] + [None])[:3]
+    integers, scale, zero_point = ([values.get(name) for name in node.inputs] + [None])[:3]  # the last may be left out
     if integers is None or scale is None or integers.dtype not in _QUANTIZED or "block_size" in node.attributes:
         return 0
     axis = int(node.attributes.get("axis", 1))

@@ -15,7 +15,7 @@ from ._pair import Pair
 from ._rule import LaterRules, Rule
 
 Ties = Mapping[int, int]  # by axis, 1 or -1; see `filch.export.operators.NodeCall`
-_AXES = 4  # whose ties are tried, each in both directions
+_AXES = 4  # at most, whose ties are tried, each in both directions
 
 
 class SelectedIndices(Rule):
@@ -31,7 +31,7 @@ class SelectedIndices(Rule):
         The numbers that a node selects are judged before their indices, and kept until then.
         """
         axis, node = self.facts.open_axes.get(pair.exported_name), pair.node
-        if axis is None or pair.name == node.outputs[0]:
+        if axis is None or pair.name == node.outputs[0]:  # in a given order, or the numbers themselves
             self._selected |= {} if axis is None else {pair.name: pair.tensor}
             return later_rules(pair)
         numbers, source = self._selected.pop(node.outputs[0], None), pair.inputs(node.inputs[0])
@@ -45,7 +45,10 @@ class AnyOrder(Rule):
     """Numbers in any order are compared in the same one."""
 
     def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
-        """Return the verdict of the later rules on the value, sorted as its float64 value and reference are."""
+        """Return the verdict of the later rules on the value, sorted as its float64 value and reference are.
+
+        Indices that have a reference are left to `OwnDecisions`, which accepts them in any order.
+        """
         axis, exact, expected = self.facts.open_axes.get(pair.exported_name), pair.exact, pair.expected
         if axis is None or exact is None or expected is None or (pair.is_decision and pair.reference is not None):
             return later_rules(pair)
@@ -102,7 +105,8 @@ def with_near_ties(
         resized: returns what float64 computes from what the run has read, if near-ties go in these directions.
 
     Returns:
-        both as they are if the run has made the same choices as they have, or if the shapes do not fit.
+        both as they are if the run has made the same choices as they have, if the shapes do not fit, or if more than
+        four axes are resized. Where the reference has chosen as the run has, it keeps its numbers.
     """
     plain = resized({})
     if plain is None or not exact.value.shape == tensor.shape == plain.shape or len(shape) != tensor.ndim:

@@ -1,4 +1,4 @@
-"""Judge values by the decisions that they are computed from."""
+"""Judge values by the decisions before them: integers and booleans computed from numbers (see `Decisions`)."""
 
 import math
 from dataclasses import replace
@@ -59,7 +59,10 @@ class HiddenDecisions(Rule):
     """
 
     def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
-        """Return the verdict of the later rules, or one by a hidden decision that explains the value."""
+        """Return the verdict of the later rules, or one by a hidden decision that explains the value.
+
+        Values of other runs, and of nodes that read wrong values, are not explained.
+        """
         verdict = later_rules(pair)
         is_sound = verdict is not None and verdict.sound
         if not pair.observed or is_sound or not self.facts.wrong.isdisjoint(pair.node.reads):
@@ -88,7 +91,7 @@ class HiddenDecisions(Rule):
         if not facts.is_isolated:  # there, nodes read what the model decides
             decisions.add_hidden(pair.name, name, chosen)
         models = None if pair.reference is None else tie.shown_by(pair.reference, decided.value, flipped.value)
-        differs = own if models is None else own ^ models
+        differs = own if models is None else own ^ models  # where the run and the model decide differently
         if not bool(differs.any()):  # float64 alone decides otherwise
             return verdict
         if not facts.is_isolated:
@@ -119,7 +122,7 @@ class OtherDecisions(Rule):
             facts.noise.record_unaffected(name)
         if verdict is not None and verdict.verdict == "same":
             return verdict
-        are_unknown = not pair.observed or facts.noise.may_affect(name)
+        are_unknown = not pair.observed or facts.noise.may_affect(name)  # further decisions may differ
         values = facts.decisions.values if facts.decisions.affect(pair.name) else None
         exact = None if values is None else values.get(name)
         if exact is not None:

@@ -1,4 +1,4 @@
-"""Judge decisions."""
+"""Judge decisions: integers and booleans that are computed from floating-point numbers (see `Decisions`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,7 +41,7 @@ class OwnDecisions(Rule):
         own = self._by_inputs(pair, later_rules) if pair.observed else None
         if own is not None and own.sound:
             return decision
-        # What a fused node compares is not known, only what it reads.
+        # What a fused node compares is not known, only what it reads; without `own`, not even that.
         may_round = own is None or len(self.facts.program.computes(pair.node)) > 1
         is_near = decision.verdict == "decision" and decision.flips is not None and decision.flips.margin is not None
         return decision if may_round and is_near else verdict
@@ -58,7 +58,7 @@ class OwnDecisions(Rule):
         if expected is not None:
             found = self.facts.numbers.margins(pair.exported_name, actual, expected, self.facts.compared)
         if expected is None or found is None:
-            return replace(verdict, ratio=1.0)
+            return replace(verdict, ratio=1.0)  # stands for a margin that is not known
         flips = flips_of(found, differing(actual, expected, unit_of(actual.dtype)))
         ratio = flips.ratio or 0.0
         judged: Verdict = "decision" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
@@ -69,7 +69,7 @@ class OwnDecisions(Rule):
     def _by_inputs(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
         """Return the verdict on a decision by what float64 computes from what the node has read; None if not known."""
         run, recompute = self.facts.run, self.facts.recompute
-        if recompute is None or self.facts.is_isolated:
+        if recompute is None or self.facts.is_isolated:  # in isolation, nodes read the reference
             return None
         read = {name: pair.inputs(name) for name in pair.node.reads if name not in run.graph.constants}
         known = {run.exported_name(name): item for name, item in read.items() if item is not None}

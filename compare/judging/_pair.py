@@ -35,7 +35,7 @@ class Pair:
             float64 value; None leaves that to the caller.
         whole: for a node in isolation, the verdict on its value in the whole run.
         is_decision: whether the value may be a decision (see `Decisions`).
-        is_rounded: whether the node may round its operands.
+        is_rounded: whether the node may round its operands; else the units of the model's dtypes judge it.
         is_hypothetical: whether a rule tries another `exact` and `reference`, which only the rules that compare numbers
             judge.
     """

@@ -75,7 +75,7 @@ class Rounding(Rule):
             item for item in program.computes(pair.node) if reduction_length(item, program.exported, program.shapes) > 1
         ]
         known = [self._is_repetitive(name, given) for item in sums for name in item.inputs[:2] if name]
-        return any(known) and all(item is not False for item in known)
+        return any(known) and all(item is not False for item in known)  # None is not known
 
     def _is_repetitive(self, name: str, given: Mapping[str, torch.Tensor | None]) -> bool | None:
         """Return whether a value has few different numbers; None if it is not known, or has no floating-point ones."""

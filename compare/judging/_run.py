@@ -27,7 +27,7 @@ class Run:
         inputs: the graph's inputs, by name.
         outputs: the outputs of the plain run, by name.
         seconds: the duration of each node by its name, if profiling is enabled.
-        lowered: the values that correspond to the model's, if lower precision is allowed.
+        lowered: the values that correspond to the model's, if lower precision is allowed; else None.
         statistics: whether rows have statistics of each value and its reference.
         on_row: see `CompareOptions`.
     """
@@ -63,7 +63,7 @@ class JudgedProgram:
         exported: the exported graph.
         computes: returns the nodes of the exported graph that a node of the run computes.
         constant: returns a constant of the exported graph by its name; None for any other value.
-        original: the graph as the model was exported, if it may have been changed since.
+        original: the graph as the model was exported, if it may have been changed since; else None.
         lower_precision: whether lower precision is allowed.
         model_tf32: the products whose factors the model may have rounded to TF32.
         shapes: the shapes of values in the call, by their exported names; those of the run are added. A file need not

@@ -34,7 +34,7 @@ class RunDecisions:
         self.values: Float64Values | None = None
         self._float64 = float64
         self._decisions: dict[str, torch.Tensor] = {}
-        self._affected: set[str] = set()
+        self._affected: set[str] = set()  # names in the run of such decisions and of what follows from them
         self._flips: dict[str, dict[str, None]] = {}  # the decisions that differ from the model's, by what follows
         self._from_floats = {*floats}
         if known:
@@ -137,5 +137,5 @@ class RunDecisions:
 
 
 def matches_float64(decision: torch.Tensor, exact: Float64Value | None) -> bool:
-    """Return whether a decision is that of float64, as far as it is known."""
+    """Return whether a decision is that of float64; True if that is not known."""
     return exact is None or not differ(decision, exact.value, exact.unit)

@@ -14,7 +14,7 @@ from ._pair import Pair
 from ._rule import LaterRules, Rule
 
 _DTYPES = {2: torch.float16, 3: torch.bfloat16}  # by `accuracy_level`
-_INT8 = 4
+_INT8 = 4  # the `accuracy_level` of 8-bit integers
 _LARGEST = 127
 
 
@@ -46,7 +46,7 @@ class SharedErrors(Rule):
         if reference is None or exact is None or not shares_error(pair.tensor, reference, exact):
             return None
         by_model = later_rules(pair.hypothetical(exact, reference))
-        if by_model is not None and not by_model.sound:
+        if by_model is not None and not by_model.sound:  # it is not the model's error
             return None
         if exact.value.shape == pair.tensor.shape:  # the lowest number of the dtype masks as well as -inf
             masked = replace(exact, value=replace_masks(exact.value, pair.tensor))

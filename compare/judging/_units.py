@@ -75,7 +75,7 @@ class CoarsestUnits:
         return self._coarsest.get(name, Units())
 
     def operand(self, node: Node) -> float:
-        """Return the unit to which a node may round an operand by definition: not more coarsely than the model's does.
+        """Return the unit to which a node may round an operand (see `operand_unit`): none coarser than the model's.
 
         If lower precision is allowed, the model need not do so.
         """
@@ -87,7 +87,7 @@ class CoarsestUnits:
         """Return the units of a value alone, whatever it is computed from; `dtype` is that in the run."""
         model = self._float64.unit(self._run.exported_name(name))
         if not self._program.lower_precision:
-            return Units(model, model, model)
+            return Units(model, model, model)  # another dtype in the run is an error, and allows no coarser unit
         own = 0.0 if dtype is None else unit_of(dtype)
         return Units(max(own, self._rounded_weights.get(name, 0.0)), model, model)
 

@@ -32,7 +32,7 @@ def described(layout: Layout, shape: Shape, source: Shape) -> str:
 
 
 def _range_text(start: int, count: int, row: int) -> str:
-    """Name consecutive elements by their rows of `row` elements, if they are whole rows; 0 if there are no rows."""
+    """Name consecutive elements: by rows, if they are whole rows of `row` elements; `row` is 0 if there are no rows."""
     if row and start % row == count % row == 0:
         return f"rows {start // row} to {(start + count) // row - 1}"
     return f"elements {start} to {start + count - 1}"

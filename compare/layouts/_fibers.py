@@ -40,7 +40,7 @@ def order_free_statistics(tensor: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 def sizes_of(statistics: torch.Tensor) -> torch.Tensor:
-    """Return the root mean square of fibers, or their only elements, from their statistics; see there."""
+    """Return the root mean square of fibers, or their only elements, from their `order_free_statistics`."""
     return statistics[..., min(1, statistics.shape[-1] - 1)]
 
 
@@ -72,6 +72,7 @@ class Fibers:
         order = self._order[int(low) : int(high) + 1]
         close = ((self.statistics[order] - statistics).abs() <= self.limits[order, None]).all(-1)
         places = order[close].sort().values[:_CANDIDATES]
+        # The number of a fiber counts the indices before and after the dimension, a flat index also those in it.
         return (places // self._after * self._after * self._length + places % self._after).tolist()
 
     def _are_at(self, statistics: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
@@ -79,7 +80,7 @@ class Fibers:
         block = self._after * self._length
         inside = (indices >= 0) & (indices < self._flat.numel())
         safe = torch.where(inside, indices, 0)
-        begins = safe % block < self._after
+        begins = safe % block < self._after  # the index along the dimension is 0
         places = torch.where(begins, safe // block * self._after + safe % block, 0)
         return inside & begins & ((self.statistics[places] - statistics).abs() <= self.limits[places, None]).all(-1)
 

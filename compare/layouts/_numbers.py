@@ -58,7 +58,7 @@ class TensorNumbers:
     @cached_property
     def has_few(self) -> bool:
         """Whether only a few of the finite numbers differ, so that they fit in many places, as those of masks do."""
-        flat = self.finite.reshape(-1)
+        flat = self.finite.reshape(-1)  # its beginning shows most tensors to have more
         return all(int(part.sort().values.diff().count_nonzero()) < _FEW for part in (flat[: _FEW**4], flat))
 
     @cached_property

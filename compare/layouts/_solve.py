@@ -55,13 +55,13 @@ def solve(numbers: TensorNumbers, source: TensorNumbers, relative: float = RELAT
         return same
     (least, largest), (low, high) = numbers.bounds, source.bounds
     slack = relative * max(-low, high, source.scale)
-    if least < min(low, 0) - slack or largest > max(high, 0) + slack:
+    if least < min(low, 0) - slack or largest > max(high, 0) + slack:  # 0 is in place of infinity
         return None
-    if numbers.has_few:
+    if numbers.has_few:  # fibers can't be told apart
         return usual_layout(numbers, source, relative)
     pairs = [*_pairs_of_dimensions(shape, other)]
     if max(numbers.tensor.numel(), source.tensor.numel()) <= _MAX_ELEMENTS:
-        pairs.append(((*shape, 1), len(shape), (*other, 1), len(other)))
+        pairs.append(((*shape, 1), len(shape), (*other, 1), len(other)))  # single elements as fibers
     for index, (own_shape, axis, source_shape, source_axis) in enumerate(pairs):
         if index == 1 and not _has_elements(numbers, source, relative):  # sorting takes less time than most attempts
             return None
@@ -73,7 +73,7 @@ def solve(numbers: TensorNumbers, source: TensorNumbers, relative: float = RELAT
 
 
 def _has_elements(numbers: TensorNumbers, source: TensorNumbers, relative: float) -> bool:
-    """Whether a tensor has all elements of another one, or of a sample of them, in any places."""
+    """Whether `source` has all elements of `numbers`, or of a sample of them, in any places."""
     flat = numbers.finite.reshape(-1).double()
     some = flat[:: max(len(flat) // _SAMPLE, 1)].contiguous()
     limits = 2 * source.closeness(relative).limits(some)

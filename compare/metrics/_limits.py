@@ -66,5 +66,5 @@ class Limits:
             tolerances.append(quantized)
         if dtype is not None and dtype.is_floating_point:
             tolerances.append(default_tolerance(dtype))
-        if tolerances and (quantized is not None or dtype is None or dtype.is_floating_point):
+        if tolerances and (quantized is not None or dtype is None or dtype.is_floating_point):  # no other integers
             self._tolerances[name] = max(tolerances, key=lambda item: (item.harmonic, item.scale))

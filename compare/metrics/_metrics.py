@@ -92,7 +92,7 @@ class Difference:
         harmonic, scale, rms = self._limit_ratios
         harmonic = harmonic if self.mismatched else 0.0  # else rounding explains it
         error, absolute = self._largest
-        if scale > 1 or self.tolerance.harmonic == ANY_ERROR:
+        if scale > 1 or self.tolerance.harmonic == ANY_ERROR:  # exceeded, or in place of the harmonic limit
             absolute += _allowed(self.tolerance.scale)
         parts = [(harmonic, f"{self._mismatched_text}{error}{_allowed(self.tolerance.harmonic)}"), (scale, absolute)]
         if not self.close:
@@ -308,7 +308,7 @@ class _ChunkTotals:
     def __init__(self, dtype_max: float, scratch: torch.Tensor) -> None:
         self._dtype_max = dtype_max
         self._scratch = scratch
-        self.worst, self._worst_index = -1.0, 0
+        self.worst, self._worst_index = -1.0, 0  # less than any error
         self.absolute = self.largest = 0.0
         self._error_sum = self._relative = self.signal = self._noise = 0.0
         self._nonfinite = self._overflowed = self._clipped = self._zeroed = self._count = 0

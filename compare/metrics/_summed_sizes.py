@@ -115,7 +115,7 @@ class SummedSizes:
 
     def _size_in_reader(self, tensor: "_ModuleTensor", call: _Call) -> float:
         """Return the size of the terms that a gradient gets from a call that reads the tensor."""
-        if not tensor.spread or call in self._pending:
+        if not tensor.spread or call in self._pending:  # the quotient below is not defined, or needs itself
             return 0.0
         terms = self._terms(call)
         own = max((_rms(item.numbers) for item in self._gradients(call, "I") if item.tensor == tensor), default=0.0)

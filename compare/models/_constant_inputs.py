@@ -112,6 +112,7 @@ def as_tensor(given: object) -> torch.Tensor | None:
         return given.detach() if is_plain else None
     try:
         array = np.asarray(given)
+        # Objects, text, times and long doubles, which torch does not have.
         if array.dtype.kind in "OSTUMm" or (array.dtype.isbuiltin == 1 and array.dtype.char in "gG"):
             return None
         return next(iter(tensors(array if array.flags.writeable else array.copy()).values()), None)
@@ -158,7 +159,7 @@ def _construct(model: ir.Model, value: ir.Value, elements: Sequence[np.ndarray])
         constant, shape = _constant(element, name), ir.Shape(element.shape)
         weights.append(ir.Value(name=name, type=ir.TensorType(constant.dtype), shape=shape, const_value=constant))
         graph.register_initializer(weights[-1])
-    empty = [] if weights or value.dtype is None else [ir.AttrInt64("dtype", value.dtype.value)]
+    empty = [] if weights or value.dtype is None else [ir.AttrInt64("dtype", value.dtype.value)]  # of SequenceEmpty
     sequence = ir.Value(name=value.name, type=value.type)
     node = ir.Node("", "SequenceConstruct" if weights else "SequenceEmpty", weights, empty, outputs=[sequence])
     ir.convenience.replace_all_uses_with(value, sequence, replace_graph_outputs=True)

@@ -104,12 +104,12 @@ def load_gguf(path: str | os.PathLike[str]) -> GgufWeights:
         with open_untrusted(path) as file, reopened(file) as place:
             most = max(_LARGE, _MOST_REPEATED * os.fstat(file.fileno()).st_size)
             numbers = budget_of("GGUF file", size=most)
-            for tensor in _reader(gguf)(Path(place), "c").tensors:
+            for tensor in _reader(gguf)(Path(place), "c").tensors:  # mapped, and copied on write
                 numbers.take_bytes(4 * int(tensor.n_elements))
                 kind = tensor.tensor_type.name
                 data = tensor.data if kind in _PLAIN - {"BF16"} else gguf.dequantize(tensor.data, tensor.tensor_type)
                 array = torch.from_numpy(data)
-                weights[tensor.name] = array.bfloat16() if kind == "BF16" else array
+                weights[tensor.name] = array.bfloat16() if kind == "BF16" else array  # of which NumPy has none
                 if kind not in _PLAIN:
                     quantized[tensor.name] = Quantized(kind)
     except OSError as error:
@@ -141,7 +141,7 @@ def _reader(gguf: Any) -> Any:
                 end = _after_strings(memoryview(self.data), end, count)
             else:
                 end += count * np.dtype(self.gguf_scalar_to_np[gguf.GGUFValueType(kind)]).itemsize
-            return end - orig_offs, [], [], [gguf.GGUFValueType.ARRAY]
+            return end - orig_offs, [], [], [gguf.GGUFValueType.ARRAY]  # its size, and no elements
 
     budget = budget_of("GGUF file")
     return Reader

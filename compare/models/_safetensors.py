@@ -90,7 +90,7 @@ def _tensor(name: str, entry: Mapping[str, Any], contents: Any, at: int, size: i
     if not size:
         return torch.empty(shape, dtype=dtype)
     bits = torch.frombuffer(contents, dtype=torch.uint8, count=size, offset=at)
-    return (bits if at % dtype.itemsize == 0 else bits.clone()).view(dtype).reshape(shape)
+    return (bits if at % dtype.itemsize == 0 else bits.clone()).view(dtype).reshape(shape)  # a copy is aligned
 
 
 def _dtype(name: Any) -> torch.dtype:

@@ -25,6 +25,7 @@ from ._outputs import JudgedOutput, JudgedOutputs, judge_outputs
 from ._values import Matches, ValueSide, equal_values, match_values, matched_values
 from ._weight_map import WeightMap, WeightMatch, WeightPart
 
+# Operators and operands correspond; the weight does; the numbers alone do, in one value of B, or in several; nothing.
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "uncovered"]
 
 
@@ -82,7 +83,7 @@ class Correspondence:
         for match in itertools.chain(*self.from_actual.values()):
             owners[match.source].add(match.value)
         for weight in self.weights.matches:
-            exact = {part.weight for part in weight.parts if not part.factor}
+            exact = {part.weight for part in weight.parts if not part.factor}  # a factor makes other numbers
             owners[weight.weight].update(exact, weight.others if exact else ())
         reference, actual = self.reference.execution, self.actual.execution
         for name, item in itertools.product(actual.graph.inputs, reference.graph.inputs):
@@ -340,7 +341,7 @@ def _pairs_of_readers(nodes: Sequence[Node], references: Sequence[Node]) -> Iter
 
 
 def data_operand(execution: Execution, node: Node) -> str | None:
-    """Return the largest value that a node reads and that is no weight; None if there is none."""
+    """Return the largest value that a node reads and that is no weight or single number; None if there is none."""
     reads = [read for read in node.reads if execution.roots[read] not in execution.weights]
     sizes = {read: size_of(execution, read) for read in reads}
     return max((read for read in reads if sizes[read] > 1), key=lambda read: sizes[read], default=None)
@@ -392,7 +393,10 @@ def _before_copy(execution: Execution, name: str) -> str:
 
 
 def _uses(execution: Execution) -> dict[str, list[Node]]:
-    """Return the operations that compute something from each weight, by its name."""
+    """Return the operations that compute something from each weight, by its name.
+
+    A vector that a matrix product reads is its bias, and does not count.
+    """
     uses: dict[str, list[Node]] = {}
     for node in execution.graph.nodes:
         if node.operator.weight is not None and execution.roots.get(node.outputs[0]) == node.outputs[0]:

@@ -108,7 +108,10 @@ def _summand_of(node: Node | None) -> str:
 
 
 def _layer_of(execution: Execution, node: Node) -> _LinearLayer | None:
-    """Return the weight and biases of a linear layer; None if an operation is none."""
+    """Return the weight and biases of a linear layer; None if an operation is none.
+
+    A convolution is none if it has groups, or a kernel of several positions.
+    """
     names = [name for name in execution.roots_read_by(node) if name in execution.weights]
     weights = [name for name in names if execution.weights[name].dim() > 1]
     if not node.operator.is_linear or len(weights) != 1:
@@ -139,7 +142,7 @@ def _layers_before(execution: Execution, name: str) -> Iterator[tuple[str, Seque
             continue
         moved, weights = moved_value(node), _weights_of(execution, node, 1)
         summands = [read for read in node.reads if execution.roots[read] not in weights]
-        if node.operator.kind == "cat" and not biases:
+        if node.operator.kind == "cat" and not biases:  # one that is added after it has a part for each
             pending += [(read, ()) for read in reversed(node.reads)]
         elif moved is not None or node.operator.resamples:
             pending.append((moved or node.reads[0], biases))

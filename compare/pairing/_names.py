@@ -26,6 +26,7 @@ class SameName:
         """Pair all values of the same name that have similar numbers, before others that may have the same numbers.
 
         A value that has the numbers of a later one of the reference is that one (see `later`).
+        Values that were paired by something else keep their pairs.
         """
         pairing, coarse = self._pairing, list[ComputedValue]()
         for node in self._actual.graph.nodes:
@@ -36,7 +37,7 @@ class SameName:
                 difference = pairing.similarity(name, source)
                 if difference.close:
                     pairing.add(PairedValue(name, (source,), "name"))
-                    if difference.rms > _ROUNDED and name in self._actual.values:
+                    if difference.rms > _ROUNDED and name in self._actual.values:  # maybe a later one
                         coarse.append(ComputedValue(name, node, index, self._actual.values[name]))
         for value in coarse:
             if value.name not in self._actual.graph.outputs and (pair := self.later(value)) is not None:

@@ -43,7 +43,7 @@ class Observed:
 
     @cached_property
     def weights(self) -> Mapping[str, Hashable]:
-        """What identifies the weight that a node reads, a floating-point constant with several numbers, by its name."""
+        """What identifies the weight of each node, a floating-point constant of several numbers, by its node's name."""
         found = {node.name: self._weight_identity(node) for node in self.graph.nodes}
         return {name: identity for name, identity in found.items() if identity is not None}
 
@@ -82,7 +82,7 @@ class Observed:
         return node.op == "Identity" or (node.operator.movement == "cast" and floats)
 
     def attributes(self, node: Node) -> Mapping[str, object]:
-        """Return the attributes of a node that tell it from other ones of the same operator."""
+        """Return the attributes of a node that tell it from others of its operator: not `to`, the dtype of a cast."""
         return {name: value for name, value in node.attributes.items() if name != "to"}
 
 

@@ -40,7 +40,7 @@ class SameOperands:
         return next((PairedValue(value.name, (source,), "operands") for source in found), None)
 
     def exact(self, value: ComputedValue) -> PairedValue | None:
-        """Pair a value of other numbers that the same node computes: also its name, or attributes and constants are."""
+        """Pair a value of other numbers with that of the same node: its name, or attributes and constants are equal."""
         for reference, source in self._outputs(value):
             same_attributes = self._actual.attributes(value.node) == self._reference.attributes(reference)
             is_same = same_attributes and self._read_same_constants(value.node, reference)
@@ -58,7 +58,10 @@ class SameOperands:
         return PairedValue(name, (name,), "name") if name in sources else PairedValue(name, (sources[0],), "operands")
 
     def joined(self, value: ComputedValue) -> PairedValue | None:
-        """Pair a wrong value that should consist of those that its operator computes from the same values."""
+        """Pair a wrong value that should consist of those that its operator computes from the same values.
+
+        Of several ways, the one with the fewest claimed sources is taken.
+        """
         shape, candidates = value.tensor.shape, list[tuple[str, ...]]()
         is_wrong = value.name not in self._pairing.harmless
         found = self.results(value.node) if shape and is_wrong else []  # a single number has no parts
@@ -96,7 +99,7 @@ class SameOperands:
         if node.op == "Constant" or (node.op == "Identity" and self._has_other_numbers(node.outputs[0])):
             return []  # all constants read the same, and a copy may stand where a value was computed
         op, operands = self._operation(node, part)
-        if None in operands:
+        if None in operands:  # one has no source
             return []
         exact = self._exact.get(_key(op, operands), [])
         relaxed = self._relaxed.get(_key(op, map(_any_constant, operands)), [])

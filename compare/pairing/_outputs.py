@@ -113,6 +113,7 @@ def judge_outputs(
     judge = _OutputPairing(reference, actual, again, equal)
     found = {item.result.key: judge.found(item) for item in reference.outputs}
     judge.refuse_other_order(found)
+    # If all outputs of A are of a cache, they are judged: there is nothing else.
     has_cache = any(map(_is_of_cache, actual.outputs)) or all(map(_is_of_cache, reference.outputs))
     lacking = [item for item in reference.outputs if found[item.result.key] is None]
     caches = [] if has_cache else [item for item in lacking if _is_of_cache(item)]
@@ -144,7 +145,10 @@ class _OutputPairing:
         self._taken: set[str] = set()  # keys of the outputs of B that are one of A
 
     def found(self, reference: Output) -> JudgedOutput | None:
-        """Return an output of A with that of B that it is; None if there is none."""
+        """Return an output of A with that of B that it is; None if there is none.
+
+        An output of B is that of only one of its own kind, but may also be one of another kind, as a changed argument.
+        """
         for actual in self._candidates(reference):
             is_taken = actual.result.key in self._taken and reference.result.kind == actual.result.kind
             found = None if is_taken else self._pair(reference, actual)

@@ -60,7 +60,10 @@ class PatchedRun:
 
     @cached_property
     def routed(self) -> frozenset[str]:
-        """The values of B whose rows are selected by other values, so that A may have them in another order."""
+        """The values of B whose rows are selected by other values, so that A may have them in another order.
+
+        A scatter moves them back to their places.
+        """
         routed: set[str] = set()
         for node in self.actual.graph.nodes:
             routing = node.operator.routing
@@ -110,7 +113,7 @@ class PatchedRun:
         return wrong
 
     def _run_with(self, given: Tensors) -> list[str]:
-        """Run B with the forced numbers, and others where none is forced; return the values that are wrong."""
+        """Run B with the forced numbers, and others where none is forced; return the wrong values: none if it can't."""
         operands = {anchor.operand for anchor in self.pairs.anchors}
         wanted = {*self.pairs.actual.recognizable, *self.forced, *operands, *self.pairs.plain_outputs}
         values = self._values_with(given, wanted)

@@ -89,7 +89,7 @@ def _weight(
         zero = _unpacked(zeros, bits) if zeros.dtype == torch.uint8 else zeros
         if zero.numel() < count * blocks or zero.numel() % count:
             return None
-        zero = zero.reshape(count, -1)[:, :blocks, None]
+        zero = zero.reshape(count, -1)[:, :blocks, None]  # rows are padded to whole bytes
     stored = _unpacked(integers, bits).reshape(count, blocks, block)
     steps = torch.where((stored == 0) | (stored == (1 << bits) - 1), 1.0, 0.5)
     numbers, most = (stored.to(scales.dtype) - zero.to(scales.dtype)) * scales, steps * scales.abs()

@@ -54,7 +54,8 @@ class RoundingLevels:
     def explain(self, value: str, array: str, layout: Layout, *, whole_array: bool) -> bool:
         """Return whether rounding explains the difference of an array and a value.
 
-        It is judged as the values of an exported program are: by the worst element and by the root mean square.
+        It is judged as the values of an exported program are: by the worst element and by the root mean square. What
+        rounding does not judge (see `are_known`) was found to be equal: True.
 
         Args:
             value: the name of the value.

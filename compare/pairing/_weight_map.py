@@ -234,7 +234,7 @@ class _Matcher:
         """Match weights whose rows or columns were multiplied by factors."""
         left = [name for name, item in self._unmatched().items() if item.tensor.dim() > 1]
         matrices = [name for name, item in self.reference.items() if item.tensor.dim() > 1]
-        candidates = [*sorted(matrices, key=self.used.__contains__), *self._products]
+        candidates = [*sorted(matrices, key=self.used.__contains__), *self._products]  # those that are not used first
         for reference_axis, axis, name in itertools.product((0, 1), (0, 1), left):
             dims = self.actual[name].tensor.dim()
             for row_dim in range(dims if dims > 2 and axis else 1):  # of factors by head, say
@@ -358,7 +358,7 @@ class _Matcher:
         """Match vectors that differ by a factor and a summand."""
         vectors = {name: item.tensor for name, item in self.reference.items() if item.tensor.dim() == 1}
         for name, vector in ((name, item.tensor) for name, item in self._unmatched().items()):
-            if vector.dim() != 1 or vector.numel() < 4:
+            if vector.dim() != 1 or vector.numel() < 4:  # two numbers always fit
                 continue
             for candidate, reference in vectors.items():
                 is_free = reference.shape == vector.shape and candidate not in self.used
@@ -538,7 +538,7 @@ def _ratios(numbers: TensorNumbers, axis: int) -> torch.Tensor:
     statistics = numbers.fibers(tuple(_matrix(numbers).shape), axis, _EXACT).statistics.abs()
     if statistics.shape[-1] == 1:
         return torch.ones(len(statistics), 2, dtype=torch.float64)
-    return statistics[:, [0, 2]] / statistics[:, 1:2].clamp_min(1e-300)
+    return statistics[:, [0, 2]] / statistics[:, 1:2].clamp_min(1e-300)  # means by the root mean square
 
 
 def _normalized(matrix: torch.Tensor, axis: int) -> TensorNumbers:
@@ -551,7 +551,8 @@ def _normalized(matrix: torch.Tensor, axis: int) -> TensorNumbers:
 def _affine(vector: torch.Tensor, reference: torch.Tensor) -> tuple[str, torch.Tensor] | None:
     """Say how a vector is computed from another one by a factor and a summand, and return the result of that.
 
-    Both are fitted by least squares; None if the result is not the vector up to rounding, or the factor is 0.
+    Both are fitted by least squares; None if the result is not the vector up to rounding, if the factor is 0,
+    or if they change nothing, up to rounding.
     """
     first, second = reference.double(), vector.double()
     centered = first - first.mean()

@@ -73,7 +73,7 @@ def keep_precise(
         with phase("all nodes lowered"):
             before, best = trial.keeping(()), trial.keeping(trial.lowering.nodes)
             order = measure_isolated(exported, to, resolved_backend, calls, simulate=simulated)
-        if before.passes or best.passes:
+        if before.passes or best.passes:  # else no nodes to keep are enough
             order = measure_alone(trial, order, _MEASURED if measure is None else measure)
         names = list(dict.fromkeys((*(item.node for item in order), *trial.lowering.nodes)))  # highest cost first
 

@@ -50,7 +50,7 @@ def measure_isolated(
         for node in graph.nodes:
             for name in node.outputs:
                 if node.name in names and name in expected:
-                    result = actual.get(name + AGAIN, actual.get(name))
+                    result = actual.get(name + AGAIN, actual.get(name))  # `AGAIN`: it is an input, too
                     difference = compare_tensors(result, expected[name], lower_precision=True)
                     worst[node.name] = max(worst.get(node.name, difference), difference, key=_noise)
     rows = [

@@ -49,6 +49,7 @@ class Trial:
         return self._outcomes[kept]
 
     def _differences(self, keep: frozenset[str]) -> Iterator[Difference]:
+        """Run the program in all calls, and yield the difference of each output in each of them."""
         compiled = self.backend.compile(self.lowering.keeping(keep), optimize="compiled" in self.backend.stages)
         for call, expected in zip(self.calls, self.expected, strict=True):
             actual: Mapping[str, torch.Tensor] = self.backend.run(compiled, call.inputs)

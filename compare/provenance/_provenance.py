@@ -202,6 +202,7 @@ class NodeProvenance:
         return after
 
     def _find_dependents(self, name: str, after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        """Return the nearest surviving values that depend on a value; `after` has those of the values after it."""
         outputs = [output for user in self.compiled.consumers.get(name, ()) for output in user.outputs if output]
         ends = [(output,) if self._survives(output) else after.get(output, ()) for output in outputs]
         return ends[0] if len(ends) == 1 else tuple(dict.fromkeys(end for part in ends for end in part))

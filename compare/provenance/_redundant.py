@@ -54,14 +54,14 @@ class RedundantNodes:
         if node.op == "Identity":
             return True
         if node.op == "Dropout":
-            return len(node.inputs) < 3 or bool(self.number(node.inputs[2]) == 0)
+            return len(node.inputs) < 3 or bool(self.number(node.inputs[2]) == 0)  # not in training
         if not node.inputs or not self._keeps_type(node):
             return False
         if node.operator.movement == "permute":
             perm = list(node.attributes.get("perm", ()))
             return bool(perm) and perm == sorted(perm)
         if node.op == "Slice":
-            return len(node.inputs) < 5 or bool(self.number(node.inputs[4]) == 1)
+            return len(node.inputs) < 5 or bool(self.number(node.inputs[4]) == 1)  # steps of 1, in the same shape
         if node.operator.neutral is not None:
             return len(node.inputs) > 1 and bool(self.number(node.inputs[1]) == node.operator.neutral)
         return (node.operator.keeps and not self._has_writes) or (node.operator.variadic and len(node.inputs) == 1)
@@ -72,6 +72,7 @@ class RedundantNodes:
         return any(node.op.endswith("_") for node in self._graph.nodes)
 
     def _keeps_type(self, node: Node) -> bool:
+        """Whether the first output is known to have the dtype and the shape of the first input."""
         before, after = (self._graph.values.get(name) for name in (node.inputs[0], node.outputs[0]))
         if before is None or after is None or before.dtype is None or before.shape is None or after.shape is None:
             return False

@@ -167,7 +167,10 @@ def _placements(reference: torch.Tensor) -> Iterator[Placement]:
 def _fits(
     tensors: Sequence[torch.Tensor], placements: Sequence[Placement], mesh: tuple[int, ...], shape: tuple[int, ...]
 ) -> bool:
-    """Return whether parts of these shapes give a tensor of the reference's shape."""
+    """Return whether parts of these shapes give a tensor of the reference's shape.
+
+    A dimension is sharded over two dimensions of the mesh only without zigzag.
+    """
     if len({placement.dim for placement in placements if placement.kind == "shard"}) < sum(
         placement.kind == "shard" for placement in placements
     ) and any(placement.zigzag for placement in placements):

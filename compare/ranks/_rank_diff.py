@@ -21,6 +21,7 @@ from ..results._rows import DiffRow
 from ._culprit import culprit_reasons
 from ._inference import Inferred, fit_known, infer, wrong_ranks
 
+# By kinds of records: parameter, input, output, their gradients, final gradient of a parameter, a value of the user.
 _ORDER = {"P": 0, "I": 1, "O": 1, "GI": 2, "GO": 2, "GF": 3, "V": 4}  # without local gradients and collectives
 _FORWARD, _BACKWARD = ("I", "O"), ("GI", "GO")
 _MIN_SCALED = 2  # final gradients that have a factor in common: one alone always has
@@ -111,7 +112,7 @@ class RankDiff:
         distributed = [self._actual.distributed(one) for one in keys]
         for path, tensor in tensors(value).items():
             judged = self._judge(key, path, tensor, [by_path[path] for by_path in distributed if path in by_path])
-            ranks = self._stages.get((key.name, key.kind))
+            ranks = self._stages.get((key.name, key.kind))  # None without a pipeline
             if judged.row.diverged and ranks is not None:
                 own = [self._actual.distributed(one, ranks) for one in keys]
                 judged = self._judge(key, path, tensor, [by_path[path] for by_path in own if path in by_path])
@@ -123,7 +124,7 @@ class RankDiff:
         """Return the keys whose values are together that of the reference's key: several if there are microbatches."""
         found = self._actual_keys.get((key.name, key.kind), [])
         count = self._expected_counts[key.name, key.kind]
-        if key.kind in ("P", "GF"):  # recorded whenever they change: how often differs
+        if key.kind in ("P", "GF"):  # recorded whenever they change: only the first and the last are compared
             return found[:1] if key.iteration == 0 and count > 1 else found[-1:] if key.iteration == count - 1 else []
         return _split(found, key.iteration, count)
 
@@ -143,7 +144,10 @@ class RankDiff:
         return self._judged(key, path, reference, found)
 
     def _fit(self, key: Key, path: str, reference: torch.Tensor, item: Distributed) -> Inferred | None:
-        """Put parts together as it is known or as fits best."""
+        """Put parts together as it is known or as fits best; None if their shapes fit in no way.
+
+        The layout of a single part was recorded or declared; one learned in an earlier run includes the divisor.
+        """
         splits_loss = key.kind in _BACKWARD and not self._is_averaged(key, path)
         divisor = self._divisor if splits_loss else self._scale if key.kind == "GF" else 1
         size = partial(self._sizes.of, key, path, reference.shape)
@@ -162,9 +166,10 @@ class RankDiff:
         """Return whether a gradient is with respect to a mean over the ranks, such as the loss: it is no larger."""
         place = key._replace(kind=key.kind.removeprefix("G")).place(path)
         layout = self._learned.get(place) or self._actual.layouts.learned.get(place, "")
-        return "P(avg)" in layout
+        return "P(avg)" in layout  # partial values that are averaged
 
     def _judged(self, key: Key, path: str, reference: torch.Tensor, found: Inferred) -> "_JudgedRow":
+        """Return the row of a tensor that was put together, and what it tells about collectives."""
         item, difference = found.item, found.difference
         reasons = [_UNREDUCED] if found.unreduced and key.kind in ("P", "GF") else []
         problems = "; ".join([*reasons, *item.problems])
