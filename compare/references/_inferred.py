@@ -43,7 +43,7 @@ class Inference:
         kind = tensor.dtype, tensor.shape
         scope = f"{path}@{iteration}" if path and iteration else path
         candidates = self._names.get((scope, kind), [])
-        if path and len(candidates) == 1:
+        if path and len(candidates) == 1:  # a single one for the model itself proves nothing: "" has all values
             return candidates[0], "by the exporter's metadata"
         if ("", kind) not in self._names:
             return None
@@ -51,7 +51,10 @@ class Inference:
         return None if name is None else (name, "by its numbers")
 
     def _exited_scopes(self, name: str, *, is_output: bool) -> list[str]:
-        """Return the scopes of the modules that a value leaves: computed inside, used outside."""
+        """Return the scopes of the modules that a value leaves: computed inside, used outside.
+
+        An output of the graph leaves all modules that it is computed in; a value without users leaves none.
+        """
         parts = (self._graph.producer[name].module or "").split(".")
         users = self._graph.consumers.get(name, ())
         shared = 0 if is_output else min((_shared_parts(parts, user.module) for user in users), default=len(parts))

@@ -71,7 +71,7 @@ def captured_calls(reference: Records, program: Program) -> CapturedCalls:
         )
     captured: list[CapturedCall] = []
     errors: list[CompareError] = []
-    unused: dict[str, None] = {}
+    unused: dict[str, None] = {}  # a set in order
     graph = program.graph
     for call in matching:
         try:
@@ -98,7 +98,10 @@ def _class_name(type_name: str) -> str:
 
 
 def _is_outermost(reference: Records, call: Call) -> bool:
-    """Whether the inputs of the model itself were recorded, whose path is empty, not only those of submodules."""
+    """Whether the inputs of the model itself were recorded, whose path is empty, not only those of submodules.
+
+    The inputs of a module are the records of the kind `I`.
+    """
     known = (key for key in call.keys if key.kind == "I" and key.name in reference.modules)
     return any(reference.records[key].origin.path == "" for key in known)
 
@@ -126,7 +129,7 @@ def _captured_call(reference: Records, program: Program, graph: Graph, call: Cal
                     f"the program takes {graph_input}: {value}, but {source}, was given {describe(tensor)} as {path}; "
                     "export it with these inputs, or with dynamic_shapes"
                 )
-        elif _is_unread(program, graph, graph_input):
+        elif _is_unread(program, graph, graph_input):  # any numbers will do
             shape = [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
             inputs[graph_input] = torch.zeros(shape, dtype=getattr(torch, value.dtype or "float32"))
         else:
@@ -156,6 +159,8 @@ def argument_paths(program: Program, graph: Graph, arguments: Mapping[str, torch
 
 def empty_shape(value: Value, sizes: Mapping[object, int]) -> list[int] | None:
     """Return the shape of an input for keys and values of earlier tokens if there are none; None for another input.
+
+    It is a floating-point input with a dimension of size 0, such as the number of earlier tokens if `sizes` lacks it.
 
     Args:
         value: the input.

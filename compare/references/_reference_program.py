@@ -47,14 +47,15 @@ class ReferenceProgram(OnnxOriginal):
         self._constants = pairs.references(
             {source: tensor for source, tensor in constants.items() if tensor is not None}
         )
+        # Outputs that no node computes are constants or inputs; the latter differ from call to call.
         unchanged = (name for name in compiled.graph.outputs if name not in compiled.graph.producer)
         known = {name: program.constant(name) for name in unchanged}
         self._passed = {name: tensor for name, tensor in known.items() if tensor is not None}
         computed = {name: first[name] for name in compiled.graph.producer if name in first}
-        self._values = 0, self._with_passed(0, computed)
+        self._values = 0, self._with_passed(0, computed)  # the last call, and its values
 
     def _with_passed(self, call: int, computed: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values of a call with the inputs and constants that are outputs."""
+        """Return the computed values of a call, and the inputs and constants that are outputs."""
         feed, graph = self._feeds[call], self._compiled.graph
         inputs = {name: feed[name] for name in graph.outputs if name in feed}
         return {name: complex_as_real(tensor) for name, tensor in {**self._passed, **inputs, **computed}.items()}

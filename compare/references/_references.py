@@ -88,9 +88,14 @@ class References:
         )
 
     def _is_reference(self, original: Original, captured: Mapping[str, torch.Tensor]) -> bool:
-        """Return whether the exported program can run, with at least the precision of the capture."""
+        """Return whether the exported program can run, with at least the precision of the capture.
+
+        Args:
+            original: the exported program.
+            captured: the inputs of the program and the values of modules in the capture, by name.
+        """
         try:
-            graph, _ = original.graph, original.names
+            graph, _ = original.graph, original.names  # either may load its file, which may be damaged
         except ExportError as error:
             self._note(str(error))
             return False
@@ -100,7 +105,7 @@ class References:
         return True
 
     def _weight(self, name: str) -> torch.Tensor | None:
-        """Return a weight of the program; if the program lowered its precision, the exported weight."""
+        """Return a weight of the program, or the exported one if its precision was lowered; None of another value."""
         weight, exported = self._program.constant(name), self._exported_weights.get(name)
         return weight if exported is None or (weight is not None and weight.dtype == exported.dtype) else exported
 
@@ -131,6 +136,7 @@ class References:
         original = self._program.original
         if original is None:
             return {}
+        # Eager PyTorch computes the values in `names`; the other ones are inside an operator's decomposition.
         weights, inside = {*original.graph.constants}, {*self._wanted}.difference(original.names)
         return {
             node.outputs[0]: partial(_transposed, original, node.inputs[0], node.attributes.get("perm"))
@@ -160,7 +166,10 @@ def without_random(values: Mapping[str, T], unpredictable: Unpredictable) -> dic
 
 
 def captured_values(reference: Records, program: Program, call: CapturedCall) -> dict[str, torch.Tensor]:
-    """Return the graph values that are inputs or outputs of the modules of a captured call, by name."""
+    """Return the graph values that are inputs or outputs of the modules of a captured call, by name.
+
+    The inputs of the program are left out, and tensors that no value of the graph equals (`Port.value` is None).
+    """
     values: dict[str, torch.Tensor] = {}
     for key, record in call.keys.items():
         if (module_call := program.module_calls.get(key)) is None:

@@ -128,7 +128,8 @@ def _add_joined(graph: ir.Graph, parts: Sequence[ir.Value], name: str) -> None:
 def _replace_split(graph: ir.Graph, node: ir.Node, taken: Collection[str]) -> None:
     """Replace a node that takes a part of a tensor from a sequence by one that slices it.
 
-    Exporters translate `chunk` and `split` to sequences, which the float64 values of a graph do not include.
+    Exporters translate `chunk` and `split` to sequences, which the float64 values of a graph do not include. A node
+    stays as it is unless `SplitToSequence` makes the sequence and the sizes and the index, from 0, are constants.
     """
     sequence, index = node.inputs
     split = None if sequence is None else sequence.producer()
@@ -137,6 +138,7 @@ def _replace_split(graph: ir.Graph, node: ir.Node, taken: Collection[str]) -> No
     sizes, place = map(_constant, (split.inputs[1], index))
     if sizes is None or place is None or int(place) < 0:
         return
+    # A single size is that of all parts; the last one may be shorter, which `Slice` allows for.
     at = int(place)
     start, length = (at * int(sizes), int(sizes)) if sizes.ndim == 0 else (int(sizes[:at].sum()), int(sizes[at]))
     output, axis = node.outputs[0], split.attributes.get_int("axis", 0)

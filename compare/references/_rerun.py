@@ -26,7 +26,8 @@ class Rerun:
         model: the model.
 
     Attributes:
-        draws_random: the state of the random numbers at the beginning, as a fingerprint, if the run has changed it.
+        draws_random: the state of the random numbers at the beginning, as a fingerprint, if the run has changed it;
+            else `""`.
     """
 
     def __init__(self, name: str, model: nn.Module) -> None:
@@ -61,7 +62,7 @@ class Rerun:
         return measured_levels(self._put_values, records)
 
     def weights(self) -> dict[str, Fingerprint]:
-        """Return the fingerprints of the parameters and buffers by name."""
+        """Return the fingerprints of the parameters and buffers by name, without those that are not dense."""
         named = (*self._model.named_parameters(), *self._model.named_buffers())
         prefix = f"{self._name}." if self._name else ""
         return {prefix + name: Fingerprint.of(tensor) for name, tensor in named if tensor.layout is torch.strided}
@@ -87,7 +88,7 @@ def repeat_calls(name: str, model: nn.Module, records: Records) -> None:
     prefix = f"{name}." if name else ""
     for call in (call for call in records.calls() if call.name == name or call.name.startswith(prefix)):
         keys = [key for key in call.keys if key.kind == "I" and key.name == call.name == name]
-        if not keys:
+        if not keys:  # those of the model itself, or only a module in it was called
             raise CompareError("the inputs of a call were not stored")
         repeat_call(model, records, keys[0])
 

@@ -97,7 +97,7 @@ class EagerReplay(ReferenceResolver):
         self._positions = {name: position for position, name in enumerate(original.names)}
         self._decompositions = decompositions
         self._pending = {group for name in wanted if (group := decompositions.group_of(name)) is not None}
-        uses = Counter(need for group in self._pending for need in group.needs)
+        uses = Counter(need for group in self._pending for need in group.needs)  # of eager values in decompositions
         self._walk = original.walk(inputs, known=captured, wanted={*wanted, *uses})
         self._last_position = -1
         self._inputs, self._transposed = inputs, transposed
@@ -133,7 +133,7 @@ class EagerReplay(ReferenceResolver):
         """Run the exported program up to the value with this index in its order, and store each value on the way."""
         while self._last_position < position:
             name, value = next(self._walk, ("", None))
-            if value is None:
+            if value is None:  # nothing is left: no request advances any more
                 self._last_position = len(self._positions)
                 return
             self._last_position = self._positions[name]

@@ -25,7 +25,7 @@ def as_page(title: str, blocks: Sequence[Block]) -> str:
 
     Names come from models and files of unknown origin, so all text is escaped, and the page forbids scripts.
     """
-    shown = [_template_context(block) for block in blocks if str(block)]
+    shown = [_template_context(block) for block in blocks if str(block)]  # without empty lines
     return filled(__package__, "page.html.jinja", title=title, blocks=shown)
 
 

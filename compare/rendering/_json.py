@@ -97,12 +97,14 @@ def _union(parts: tuple[Any, ...], data: Any, place: str) -> Any:
 
 
 def _literal(parts: tuple[Any, ...], data: Any, place: str) -> Any:
+    """Return data if it is one of the values of a `Literal`."""
     if data not in parts:
         raise TypeError(f"{place} is {_short_repr(data)}, not one of {', '.join(map(repr, parts))}")
     return data
 
 
 def _mapping(parts: tuple[Any, ...], data: Any, place: str) -> dict[str, Any]:
+    """Return a dictionary; `parts` are the types of its keys and values."""
     items = _check_type(data, dict, place).items()
     return {typed(parts[0], name, place): typed(parts[1], item, f"{place}.{name}") for name, item in items}
 

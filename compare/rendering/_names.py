@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
 
 _MAX_PARTS = 16  # of a path that is shortened part by part
-_MIN_NAMES = (8, 5)  # characters of the last name of a path that is shortened
+_MIN_NAMES = (8, 5)  # characters of the last name of a path that is shortened: the limits in the order of preference
 
 
 def shortened_paths(paths: Iterable[str], width: int) -> dict[str, tuple[str, ...]]:
@@ -47,7 +47,8 @@ def _shortened(
         names: the names.
         width: the longest line, in characters.
         short_forms: yields the short forms of a name, the most readable ones first.
-        may_fit_others: whether a short form that only no other name has is better than several lines.
+        may_fit_others: whether a name without such a form gets one that could stand for another name, too, if none is
+            shown by it; else it is in several lines.
     """
     forms = {
         name: [name] if len(name) <= width else list(dict.fromkeys(short_forms(name, width)))
@@ -81,7 +82,11 @@ def _short_names(name: str, width: int) -> Iterable[str]:
 
 
 def _short_paths(path: str, width: int) -> Iterable[str]:
-    """Yield short forms of a path, the most readable ones first."""
+    """Yield short forms of a path, the most readable ones first.
+
+    They are whole names with all numbers; these with a shorter last name; a longer form without its middle; whole names
+    without the numbers; the path without its middle.
+    """
     names = path.split(".")
     if 1 < len(names) <= _MAX_PARTS:
         numbers = {index for index, name in enumerate(names) if name.isdecimal()}

@@ -183,6 +183,7 @@ class Result:
         return written(self._page(), path)
 
     def _page(self) -> str:
+        """Return the page: the view of the drawn graph, or else all tables and sentences."""
         graph = self.drawn()
         if graph is not None:
             return draw(graph, "html").content.decode("utf-8")

@@ -106,6 +106,7 @@ def fit_paths(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
 def _by_text(
     shortened: Callable[[Iterable[str], int], Mapping[str, Cell]], cells: Sequence[Cell], width: int
 ) -> Sequence[Cell]:
+    """Return the short form of each cell; `shortened` returns those of all texts, by text."""
     texts = [" ".join(lines_of(cell)) for cell in cells]
     short = shortened(texts, width)
     return [short[text] for text in texts]

@@ -16,6 +16,8 @@ def plural(count: int, noun: str) -> str:
 def listed(names: Sequence[object], most: int | None = 5, rest: str = " and {} more") -> str:
     """Return the first names with commas between them, and how many more there are.
 
+    `most` is the number of names, None for all; `rest` is the text about the others, whose number replaces the braces.
+
     >>> listed("abc", 2)
     'a, b and 1 more'
     """

@@ -82,11 +82,13 @@ def repro_script(case: Case, script: Script, summary: str, limit: float, *, fail
     else:
         code = _function_code(case.function)
         imports.add("import torch")
+        # fx writes devices, inf and nan without the name of a module.
         imports |= {line for name, line in _NAMES_IN_CODE.items() if re.search(rf"(?<![.\w]){name}\b", code)}
         dtypes = _dtypes([*case.inputs.values(), *case.weights.values()])
         functions = [_READ_TENSORS.format(dtypes=dtypes), code, script.code]
         libraries["torch"] = "torch"
         compute = _COMPUTE_TORCH if case.model is None else _COMPUTE_BOTH
+    # The first import is that of the backend's library, unless it has a name above; its last word is the name.
     libraries.setdefault(script.module, script.imports[0].rpartition(" ")[2])
     outputs = python_literal(list(case.outputs))
     return _HEAD.format(

@@ -146,7 +146,7 @@ def _parts(
     """
     graph = program.graph
     original = program.exported_program if takes == "torch" else None
-    if original is not None:
+    if original is not None:  # the targets of ONNX nodes are the names of its operations
         names = frozenset(node.target for node in graph.nodes if node.name in names and node.target)
         graph = graph_from_fx(original.graph)
     nearby = names  # and all nodes that a larger part may have
@@ -178,7 +178,10 @@ def _known_values(
 
 
 def _wrong_region(parts: OnnxParts | TorchParts, names: frozenset[str], runner: Runner) -> FaultRegion | None:
-    """Return the smallest wrong part around some nodes, preferably one whose expected values can be recomputed."""
+    """Return the smallest wrong part around some nodes, preferably one whose expected values can be recomputed.
+
+    If they can't be for any of them, the smallest one with the captured values; None if no part is wrong.
+    """
     fallback: FaultRegion | None = None
     constants = parts.graph.constant_values
     has_constants = any(constants.issuperset(node.outputs) for node in parts.graph.nodes if node.name in names)

@@ -83,7 +83,7 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
     Raises:
         CompareError: the script does not show the difference, or the folder can't be written.
     """
-    if not math.isinf(repro.error):
+    if not math.isinf(repro.error):  # an error within the tolerance shows only with a smaller limit
         limit = float(f"{max(_LIMIT_RATIO * repro.error, limit if repro.error > limit else 0.0):.1e}")
     shown = listed(list(dict.fromkeys(case.operators)), _SHOWN, ", …")
     backend, script = runner.backend.name, runner.script
@@ -150,7 +150,7 @@ def _check_script(folder: Path, backend: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise CompareError(f"no repro: its script runs for more than {_SECONDS} seconds") from None
-    if process.returncode != 1 or DIFFERENCE_ERROR not in process.stderr:
+    if process.returncode != 1 or DIFFERENCE_ERROR not in process.stderr:  # any exception exits with 1
         last_line = (process.stderr or process.stdout).strip().rpartition("\n")[2]
         raise CompareError(
             f"no repro: in a separate process, {backend} does not show the difference; the last output is {last_line!r}"

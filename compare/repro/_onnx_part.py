@@ -40,7 +40,8 @@ class OnnxParts:
     def case(self, names: Collection[str]) -> Case | None:
         """Return the nodes of these names and those they need; None if they can't run alone.
 
-        The case has the torch operations that they were translated from, if these have the same inputs and outputs.
+        The case has the torch operations that they were translated from, if these compute the same outputs and read at
+        least the same inputs: those that they read beside them, and their weights, are in the case, too.
         """
         part = runnable_part(self.graph, names, self._known)
         if part is None:

@@ -55,9 +55,11 @@ class Reduction:
         # Weights of a part that is both ONNX and torch may be stored differently, so they are not changed.
         keep_weights = self.case.model is not None and self._region.expected_source == "torch"
         for size in sorted(_sizes(self.case, keep_weights=keep_weights), reverse=True):
+            # The powers of two below the size.
             smaller = [2**exponent for exponent in range((size - 1).bit_length())]
             self._accept_first(_resized(self.case, size, new) for new in smaller)
         weights = {} if keep_weights else {**self.case.initializers, **self.case.weights}
+        # The values of small ones may be shapes, which other numbers would make invalid.
         large = {name: tensor for name, tensor in weights.items() if tensor.numel() > _MAX_SHAPE_LENGTH}
         for name, tensor in (*self.case.inputs.items(), *large.items()):
             self._accept_first(_with_tensor(self.case, name, simple) for simple in _simpler(tensor))
@@ -78,6 +80,7 @@ class Reduction:
         self._remaining_runs -= 1
         runner, source, original = self._region.runner, self._region.expected_source, self._region.error
         error = runner.error_from_captured(case) if captured else runner.error(case, source)
+        # An infinite error, of outputs that can't be compared or a part that can't be run, is another fault.
         if not error or error < _MIN_ERROR * original or math.isfinite(error) != math.isfinite(original):
             return False
         if captured and source != "model" and not runner.agrees_with_captured(case, source):
@@ -156,7 +159,7 @@ def _with_size(function: fx.GraphModule, old: int, new: int) -> fx.GraphModule:
 
 
 def _simpler(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield tensors of the same shape with simpler numbers, the simplest first."""
+    """Yield tensors of the same shape with simpler numbers, the simplest first; none if all numbers are equal."""
     if bool((tensor == tensor.reshape(-1)[:1]).all()):
         return
     yield torch.zeros_like(tensor)

@@ -85,6 +85,7 @@ class Runner:
             return "compiler"
         if source == "model":
             return ""
+        # If PyTorch's values are expected, onnx's evaluator may agree with the backend: then the translation is wrong.
         expected = self.expected(case, "reference" if source == "torch" else source)
         if source == "torch":
             return "translation" if self._agree(case, self.actual(case), expected) else ""
@@ -109,6 +110,7 @@ class Runner:
 
     def _largest_error(self, case: Case, actual: Tensors, expected: Tensors) -> float:
         """Return the largest harmonic error of an output that is not close, inf if one can't be compared; else 0."""
+        # Sums of large numbers may be small: their rounding is relative to what is added, estimated by the inputs.
         magnitudes = [typical_magnitude(tensor) for tensor in case.inputs.values() if tensor.is_floating_point()]
         magnitude = max(magnitudes, default=0.0) if any(operator_of(op).adds for op in case.operators) else 0.0
         largest = 0.0

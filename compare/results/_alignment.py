@@ -266,7 +266,7 @@ class Alignment(Result):
             return f"{weights} found, {len(self.unused_weights)} of A are not in B; the {what} {self._verdict}"
         if self.compared == "arrays":
             found = f"{len(self.covered)} of {len(self.values)} arrays of A found in B"
-            if self.arrays:
+            if self.arrays:  # else A is what has arrays, and each of its values is one
                 judged = [array for array in self.arrays if array.judged]
                 found = f"{sum(bool(array.places) for array in judged)} of {len(judged)} arrays of B found in A"
             return f"{weights} and {found}; they {self._verdict}" if self.weights else f"{found}; they {self._verdict}"
@@ -339,7 +339,7 @@ class Alignment(Result):
         repeated = to_repeat(self.reference, self.actual) if self.compared == "programs" and self.wrong_outputs else ""
         if repeated:  # both are files
             return to_blame(repeated)
-        if not all(":" in name for name in (self.reference, self.actual)):
+        if not all(":" in name for name in (self.reference, self.actual)):  # not both are `module:factory`
             return None
         command = command_text("align", self.reference, self.actual, all=True)
         return NextCommand(command, "show a row for each weight and value")

@@ -25,7 +25,7 @@ class Step:
         off: the transformations that were disabled.
         outcome: the error of the run.
         fingerprint: of the graph that ran; `""` if it could not be compiled.
-        ops: the number of nodes of each operator in that graph.
+        ops: the number of nodes of each operator in that graph; None if it could not be compiled.
         switches: the transformations that changed the graph in this run.
     """
 

@@ -85,7 +85,7 @@ class Cell:
         """What it shows; nothing if it could not be made."""
         if self.status in NOT_COMPARED:
             return Proof.impossible(self.detail or self.status)
-        names = self.gaps or (("",) if self.status == "incomplete" else ())
+        names = self.gaps or (("",) if self.status == "incomplete" else ())  # an incomplete one has at least one gap
         return Proof(1, self.status == "different", tuple(Gap(name, self.detail) for name in names))
 
 
@@ -191,7 +191,7 @@ _WIDE: Columns[Cell] = {
 }
 
 
-VERSION = 1
+VERSION = 1  # of the format of a ledger's rows
 _OPTIONAL: Mapping[str, Any] = {"time": "", "seconds": 0.0, "attempt": 1, "reused": None, "gaps": []}  # may be missing
 
 

@@ -185,7 +185,7 @@ class Decoding(Result):
     def headline(self) -> str:
         """Where it goes wrong, in one line."""
         name = f"{self.model} on {self.backend}" + (f" in {self.to}" if self.to else "")
-        if not self.consistent:
+        if not self.consistent:  # `filch invariance` examines that
             return f"{self.model} itself decodes other logits than in one call (by {self.eager:.1e}): filch invariance"
         if self.first_break is not None:
             return f"{name} goes wrong at {self.first_break}"

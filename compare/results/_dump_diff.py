@@ -174,7 +174,10 @@ def _times(row: DiffRow) -> str | None:
 
 
 def _attention(row: DiffRow) -> str | None:
-    """Return the mark of a row: an arrow where an error starts, `inherited` where its module is right by itself."""
+    """Return the mark of a row: an arrow where an error starts, `inherited` where its module is right by itself.
+
+    `differs` where the module was not run alone; None if the row does not differ.
+    """
     if not row.diverged or row.isolated is None:
         return "differs" if row.diverged else None
     return ARROW if row.introduced else "inherited"
@@ -205,7 +208,7 @@ def _is_given(row: DiffRow, names: Collection[str]) -> bool:
 
 
 def outermost(name: str, names: Collection[str]) -> str:
-    """Return the name of the outermost recorded module that has a module in it."""
+    """Return which of the recorded modules `names` is the outermost that has a module in it; `name` if none has."""
     paths = ["", *accumulate(name.split("."), lambda path, part: f"{path}.{part}")]
     return next((path for path in paths if path in names), name)
 
@@ -236,7 +239,7 @@ def rank_grid(rows: Sequence[DiffRow], *, whole: bool = False) -> list[Block]:
 
 
 def _state(values: Sequence[DiffRow], rank: int) -> str:
-    """Return what a module's values are on a rank."""
+    """Return what a module's values are on a rank; `""` if it has none of them, or none that was judged."""
     held = [value for value in values if rank in value.held_by]
     wrong = [value for value in held if value.diverged]
     if any(rank in value.ranks for value in wrong):

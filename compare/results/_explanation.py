@@ -167,7 +167,7 @@ class Explanation:
             isolated = None if self.starts is None else self.starts.isolated
             reference_is_wrong = isolated is not None and isolated.note == BOTH_WRONG
             return "" if reference_is_wrong else "All model outputs remain within rounding error."
-        rows = sorted(self.results, key=lambda row: row.float64 is None)
+        rows = sorted(self.results, key=lambda row: row.float64 is None)  # those judged by the tolerance last
         outputs = [f"{short_line(row.value)} ({_amount_text(row)})" for row in rows]
         return f"Model outputs that differ: {_enumerated(outputs)}."
 
@@ -203,7 +203,7 @@ def explain(
         all_rows: the rows of a report.
         wrong_nodes: the rows whose own node is wrong.
         graphs: the graphs that were compared, by stage.
-        **known: further attributes.
+        **known: further attributes of the explanation.
     """
     rows = [row for row in all_rows if row.kind != "output"]
     if not any(row.isolated is not None or row.float64 is not None for row in rows):
@@ -279,6 +279,7 @@ def _largest_of_first_difference(rows: Sequence[Row], graphs: Mapping[Stage, Gra
     graph = graphs[first.stage]
     names = {node.name for node in graph.cone([first.value], graph.constant_values)}
     candidates = (row for row in rows if (row.call, row.stage) == (first.call, first.stage) and row.node in names)
+    # No node is wrong by itself when this is called, so that the largest error is at most suspicious.
     return max(
         (row for row in candidates if row.isolated is not None and row.isolated.verdict == "suspicious"),
         key=lambda row: 0.0 if row.isolated is None else row.isolated.ratio,

@@ -31,7 +31,7 @@ def to_repeat(
     options: Mapping[str, Any] = MappingProxyType({}),
     tolerance: Tolerance | None = None,
 ) -> str:
-    """Return the command that compares two files again; `""` if one of them is not a file.
+    """Return the command that compares two files again; `""` if one of them is not a file, or an option is unsafe.
 
     The arguments may be those of a report from somebody else: see `unsafe_options`.
     """

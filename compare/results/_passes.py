@@ -146,9 +146,10 @@ def pass_row(
     row = partial(PassRow, len(before), name, len(graph.nodes), **known)
     if report is None:
         return row(failure=failure)
+    # A pass that changed nothing has the report of the pass before it.
     previous = next((item.report for item in reversed(before) if item.report is not None), None)
     values = [item for item in report.rows if item.kind != "output"]
-    failure = "; ".join(report.gap_sentences())
+    failure = "; ".join(report.gap_sentences())  # not of this pass if the one before has the same
     return row(
         error=None if report.worst is None else report.worst.error,
         diverged=len({(item.call, item.value) for item in report.diverged}),

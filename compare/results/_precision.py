@@ -97,7 +97,7 @@ class OutputDifferences:
 
     @property
     def proof(self) -> Proof:
-        """The error of the program, which it also is if it can't be run."""
+        """One judgment: the program is wrong unless every output meets the goal, also if it can't be run."""
         return Proof(1, is_wrong=not self.passes)
 
     @classmethod

@@ -308,6 +308,7 @@ class Report(Result):
         yield from hidden_text(notes, _MAX_NOTES, "more notes")
         yield from ("", *self.interface)
         is_whole = all(row.judged for row in self.rows if row.kind != "constant")
+        # The explanation does not say what was not judged.
         if self.explanation is None or self.outcome == "incomplete" or (self.close and not is_whole):
             yield from self._values_verdict()
         if self.explanation is not None:

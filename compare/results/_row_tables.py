@@ -58,7 +58,10 @@ _MOST_LINES, _FEW_LINES = 4, 2  # with the name and the operators of a fused nod
 
 
 def _short_table(rows: Sequence[Row], *, brief: bool = False) -> Table:
-    """Return a table of values of one graph for a terminal; a fused node has the operators that it computes below."""
+    """Return a table of values of one graph for a terminal; a fused node has the operators that it computes below.
+
+    With `brief`, it has no column for the kind, and fewer lines of these operators.
+    """
     lines = _FEW_LINES if brief else _MOST_LINES
     before = {id(row): previous for previous, row in pairwise(rows)}
 
@@ -225,7 +228,7 @@ def _microseconds(row: Row) -> str:
 
 
 def _attention(row: Row) -> str:
-    """Return the mark of a row: an arrow where an error starts, `inherited` where it only propagates."""
+    """Return the mark of a row (see `_MARKS`); where the node did not run alone, each row that differs has an arrow."""
     if (row.decides or row.follows) and not row.introduced:
         return "decision" if row.decides else "follows"
     if row.isolated is None:
@@ -246,13 +249,14 @@ def _has_float64(rows: Iterable[Row]) -> bool:
 
 
 def rounding_ratio(verdict: RoundingVerdict | None) -> str:
-    """Return the error as a multiple of rounding."""
+    """Return the error as a multiple of rounding; `""` without a verdict."""
     if verdict is None:
         return ""
     return f"{verdict.ratio:.1f}" if verdict.ratio < _EXPONENT_FROM else f"{verdict.ratio:.0e}".replace("e+0", "e")
 
 
 def _decibels(row: Row) -> str | None:
+    """Return the signal-to-noise ratio; None if the numbers were not compared."""
     return f"{row.measures['snr']:.0f}" if row.measures else None
 
 

@@ -253,8 +253,8 @@ class DiffRow(_HasDifference):
         what: the first dump's value, as `describe` writes it.
         reason: why the tensors can't be compared, or `""`.
         difference: the difference of the second dump's tensor from the first one's.
-        same: without `difference`, whether the values are equal according to their statistics; None if unknown, as a
-            tensor was not stored.
+        same: without `difference`, whether the values are equal according to their statistics; False also if only
+            one dump has the value, or its structures differ; None if unknown, as a tensor was not stored.
         ratio: the difference as a multiple of the rounding level, if that is stored with the first value and judges it:
             the worst element or the root mean square, the larger one.
         layout: how the tensor was put together from those of several ranks, and how that is known; `""` of one process.

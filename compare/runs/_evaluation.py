@@ -219,7 +219,10 @@ class ProgramRun(Float64Values):
         return self._program.units.get(name, 0.0)
 
     def is_inner(self, name: str) -> bool:
-        """Return whether a value is within an operation of the model, which does not return it."""
+        """Return whether a value is within an operation of the model, which does not return it.
+
+        Without a PyTorch program, as of an ONNX program that is the reference, no operations are known.
+        """
         return bool(self._program.eager_names) and name not in self._program.eager_names
 
     def reads(self, name: str) -> Sequence[str]:
@@ -262,7 +265,7 @@ class ProgramRun(Float64Values):
             node = self._node(name, values)
             if node is None or id(node) in values.done:
                 stack.pop()
-            elif name in visited:
+            elif name in visited:  # what it reads was on the stack above it, and is in order
                 order[id(node)] = node
                 stack.pop()
             else:
@@ -288,7 +291,10 @@ class ProgramRun(Float64Values):
         return name in values.cache.values or self._known(node, name, values) is not None
 
     def _known(self, node: fx.Node | Node, name: str, values: _ProgramValues) -> torch.Tensor | None:
-        """Return a value that a node reads and that is not computed, except weights."""
+        """Return a value that a node reads and that is not computed; None if it has to be, or is a weight.
+
+        Operations in PyTorch are given the inputs of the program in another way (see `_run`).
+        """
         if isinstance(node, Node) and name in self._inputs:
             return complex_as_real(self._inputs[name])
         found = values.known(name)

@@ -175,6 +175,7 @@ def moved_value(node: Node) -> str | None:
         return None
     if operator.source:  # the first tensor is one to copy into
         return node.reads[operator.source] if len(node.reads) == operator.source + 1 else None
+    # The names of ONNX's own operators begin with a capital letter; what they read besides are shapes, indices, etc.
     computed = [*dict.fromkeys(node.reads)]
     return computed[0] if len(computed) == 1 or node.op[0].isupper() else None
 
@@ -282,6 +283,7 @@ class _Replay:
         self, recorded: RecordedRun, values: Tensors, weights: Tensors, numbers: Tensors = MappingProxyType({})
     ) -> None:
         self._recorded, self._values, self._weights, self._numbers = recorded, values, weights, numbers
+        # The index of the last call that reads each tensor, after which it is freed.
         self._last_reads = {handle: index for index, call in enumerate(recorded.calls) for handle in call.reads}
 
     def with_numbers(self, numbers: Tensors) -> Replay:

@@ -53,6 +53,7 @@ def float64_values(
         with_decisions: returns a function that runs the same code, but goes on with other decisions than it computes;
             they are given by name.
     """
+    # Without an exact way beside it, noise changes the decisions of the second one.
     mode, own = Float64Mode("exact", "noisy"), Float64Mode("noisy")
     values, changed = dict[str, Float64Value](), dict[str, Float64Value]()
     affected, problem = set[str](), ""
@@ -212,10 +213,11 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _follow(self, call: "_ModeCall", results: Sequence[torch.Tensor]) -> None:
         """Compute in float64 what an operation has computed or written."""
-        new = [item for item in results if self._shadow(item) is None]
+        new = [item for item in results if self._shadow(item) is None]  # not arguments that it returns
         if not new and not call.written:
             return
         read = [shadow for item in call.read if (shadow := self._shadow(item)) is not None]
+        # A leaf is copied, or cast to a finer dtype: nothing is rounded yet, so that the result is a leaf, too.
         if call.copies and new and read and read[0].is_leaf and unit_of(new[0].dtype) <= read[0].pending:
             self._add(new[0], [self._read(call.read[0], 0).clone()], pending=unit_of(new[0].dtype))
             return
@@ -248,7 +250,10 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 shadow.affected = shadow.affected or is_affected or changed
 
     def _computed(self, call: "_ModeCall", results: Sequence[torch.Tensor], way: int) -> list[torch.Tensor | None]:
-        """Return the results in float64, and write them to the float64 counterparts of the written arguments."""
+        """Return the results in float64, and write them to the float64 counterparts of the written arguments.
+
+        If the operation can't be computed, floating-point and complex ones are NaN, and in place of others is None.
+        """
         written = [shadow.view(item, way) for item in call.written if (shadow := self._shadow(item)) is not None]
         read = partial(self._read, way=way)
 
@@ -355,7 +360,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Add the pending noise."""
         if shadow.pending and "noisy" in self._ways:
             self._patterns += 1
-            if len(shadow.flats) < len(self._ways):
+            if len(shadow.flats) < len(self._ways):  # one for both ways: `_Shadow.flat` adds the noise at each read
                 shadow.noise, shadow.seed = shadow.pending, self._patterns
             else:
                 noisy = shadow.flats[self._ways.index("noisy")]
@@ -425,7 +430,7 @@ class _ModeCall:
 
     @property
     def copies(self) -> bool:
-        """Whether it returns the numbers of its first argument, if it rounds them to another dtype."""
+        """Whether it returns the numbers of its first argument, as they are or rounded to another dtype."""
         return self.operator.movement in ("copy", "cast") and not self.operator.source
 
     @property
@@ -451,12 +456,12 @@ class _ModeCall:
             value: its float64 value.
         """
         own = unit_of(result.dtype)
-        if self.name == "native_dropout":
+        if self.name == "native_dropout":  # it draws, but also scales what it keeps, which rounds
             return own
         if not own or self.is_random or returns_uninitialized(self.func):
             return 0.0
         read = [unit_of(item.dtype) for item in self.read if _is_float(item)]
-        if not read:
+        if not read:  # made of integers or of nothing: the numbers may be exact
             return 0.0 if torch.equal(value, in_float64(result)) else own
         return 0.0 if self.operator.is_exact and not self._accumulates and own <= min(read) else own
 

@@ -221,6 +221,7 @@ class _Examination:
         if not evidence.is_same_function and not self._is_explained(evidence):
             return "weights" if self._changed_weights else "function"
         rounds_more = evidence.error > WRONG and evidence.level.reliable and not evidence.is_decided
+        # In the same environment, only other code rounds the same function otherwise.
         if evidence.is_coarser or rounds_more or not self._environment:
             return "precision"
         return "environment"

@@ -28,7 +28,7 @@ def without_backend(nodeid: str, backend: str) -> str:
 
 
 def expect_failures(table: Table, session: pytest.Session, items: Iterable[pytest.Item]) -> list[str]:
-    """Mark the tests of a table as strict expected failures.
+    """Mark the tests of a table, which names them with or without their parameters, as strict expected failures.
 
     Returns:
         an error message for each test of the table that this run should have collected and did not.

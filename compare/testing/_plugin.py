@@ -106,7 +106,7 @@ def filch_backend(request: pytest.FixtureRequest) -> str | None:
     try:
         get_backend(name)
     except BackendError as error:
-        if name not in backend_names():
+        if name not in backend_names():  # there is no such backend; one that is not available is skipped
             raise
         for entry in (("backend", name), ("result", "skipped"), ("first_divergence", str(error))):
             _record_property(request.node, *entry)

@@ -70,7 +70,7 @@ def _loss(before: tuple[torch.Tensor, StoredLevel], now: tuple[torch.Tensor, Sto
     (golden_value, golden), (new_value, new) = before, now
     if new is None:
         return "its distance from float64 is not known any more"
-    if not new.unit:
+    if not new.unit:  # integers have no rounding errors
         return ""
     golden_rounding, new_rounding = golden.relative_to(golden_value), new.relative_to(new_value)
     largest, typical = (

@@ -55,7 +55,7 @@ class Summary:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the properties of a test once it has ended."""
-        if report.when != "call" and report.outcome == "passed":
+        if report.when != "call" and report.outcome == "passed":  # a setup or teardown without a fault
             return
         for properties in _comparisons(report):
             if golden := properties.get("golden"):
@@ -90,7 +90,7 @@ class Summary:
 
 
 def _comparisons(report: pytest.TestReport) -> list[dict[str, str]]:
-    """Return the properties of each comparison; `backend` starts one."""
+    """Return the properties of each comparison, which `backend` starts; `golden`, of an update, starts a group, too."""
     groups: list[dict[str, str]] = []
     for name, value in report.user_properties:
         if not name.startswith(_PREFIX):
