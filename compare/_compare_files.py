@@ -65,10 +65,10 @@ def compare_files(reference: Path, actual: Path, *, blame: Path | None = None, *
     if expected is None or other is None:
         if blame is not None and "mapping" in given:
             raise CompareError("what differs between two implementations has no cause in a runtime: use `filch align`")
-        dump, program = (expected, actual) if expected is not None else (other, reference)
-        report = compare(dump or reference, program, **given)
+        dump, program = (reference, actual) if other is None else (actual, reference)
+        report = compare(dump, program, **given)
         limit = given.get("limit")
-        return report if blame is None else find_culprit(report, dump or reference, program, blame, limit=limit)
+        return report if blame is None else find_culprit(report, dump, program, blame, limit=limit)
     given |= {} if blame is None else {"blame": blame}  # to be refused below
     if unused := [name for name in given if name not in ("mapping", "tolerance")]:
         raise CompareError(f"{unused[0]} is only for programs: two dumps are compared without running anything")

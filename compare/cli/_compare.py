@@ -214,7 +214,7 @@ def align_command(
     reference: Annotated[
         str,
         typer.Argument(
-            help="Implementation A: package.module:factory path.py:factory, an ONNX program or a dump (.onnx), .npz, "
+            help="Implementation A: package.module:factory, path.py:factory, an ONNX program or a dump (.onnx), .npz, "
             ".safetensors, .pt, .gguf, or the folder of a Hugging Face checkpoint."
         ),
     ],

@@ -202,6 +202,8 @@ def _check_of_cell(cell: "Cell", factories: Sequence[str]) -> str:
     named = {name: text for name, text in cell.labels.items() if name in _LABELS}
     sizes = {name: text for name, text in cell.labels.items() if name not in ("model", *_LABELS)}
     not_repeated = _NOT_REPEATED | dict.fromkeys(factories, 0)
+    if "backend" not in cell.labels:  # all cells have the same, which the command names, or the default
+        not_repeated = {name: count for name, count in not_repeated.items() if name not in ("-b", "--backend")}
     return command_line(
         not_repeated, cell.labels.get("model", factories[0]), *option_texts(**named, dim=sizes), command="check"
     )

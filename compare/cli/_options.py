@@ -122,13 +122,15 @@ def checked(parse: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 def parse_accept(texts: list[str] | None) -> dict[str, str]:
     """Return the reasons of the option `--accept`, which are written as `value=reason`, by the name of the value."""
+    reasons = {}
     for text in texts or ():
-        name, _, reason = text.partition("=")
-        if not (name.strip() and reason.strip()):
+        name, reason = (part.strip() for part in text.partition("=")[::2])
+        reasons[name] = reason
+        if not (name and reason):
             raise usage_error(
                 f"--accept is the name of a value and a reason, as 'logits=drawn at random', not {text!r}"
             )
-    return dict(text.split("=", 1) for text in texts or ())
+    return reasons
 
 
 _FACTORY = typer.Argument(

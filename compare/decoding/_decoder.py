@@ -79,9 +79,9 @@ class Decoder(nn.Module):
     def _arguments(self, call: PlannedCall) -> dict[str, Any]:
         """Return the keyword arguments of a call, without its cache."""
         device = next((parameter.device for parameter in self.model.parameters()), call.tokens.device)
-        rows = torch.tensor(call.sequences)
+        rows, counts = torch.tensor(call.sequences), (self._count,)
         given: dict[str, Any] = {
-            name: item[rows.to(item.device)] if isinstance(item, torch.Tensor) and len(item) == self._count else item
+            name: item[rows.to(item.device)] if isinstance(item, torch.Tensor) and item.shape[:1] == counts else item
             for name, item in self._others.items()
         }
         given[f"{self._prefix}input_ids"] = call.tokens.to(device)

@@ -39,7 +39,7 @@ def given_tokens(subject: Subject, count: int) -> tuple[torch.Tensor, dict[str, 
     if len(tokens) == 1:
         tokens = torch.cat([tokens.roll(index, 1) for index in range(count)])
         others = {
-            key: item.repeat_interleave(count, 0) if isinstance(item, torch.Tensor) and len(item) == 1 else item
+            key: item.repeat_interleave(count, 0) if isinstance(item, torch.Tensor) and item.shape[:1] == (1,) else item
             for key, item in others.items()
         }
     return tokens.cpu(), others

@@ -3,11 +3,13 @@
 import base64
 import binascii
 import io
+import lzma
 import math
 import os
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,9 @@ def _as_tensor(name: str, array: np.ndarray) -> torch.Tensor:
         raise ValueError(f"{name!r} is an array of {array.dtype}, which no tensor can hold") from error
 
 
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError)  # of the archive, or of a member
+
+
 def _npz(contents: bytes) -> tuple[Mapping[str, np.ndarray], ...]:
     """Return the arrays of a file of NumPy by name, in the order of the file, as the only call.
 
@@ -129,7 +134,7 @@ def _npz(contents: bytes) -> tuple[Mapping[str, np.ndarray], ...]:
             if size > most:
                 raise ValueError(f"it would take {size:,} bytes, and at most {most:,} are read of a file of this size")
             arrays = {member.filename: archive.read(member) for member in members}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (*_DAMAGED, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"it is not a file of numpy.savez: {error}") from error
     return ({name.removesuffix(".npy"): _from_npy(name, array) for name, array in arrays.items()},)
 

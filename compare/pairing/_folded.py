@@ -118,7 +118,8 @@ def _layer_of(execution: Execution, node: Node) -> _LinearLayer | None:
         return None
     weight = execution.weights[weights[0]]
     is_kernel = node.operator.kind == "convolution"
-    if weight.numel() != weight.shape[0] * weight.shape[1] or (is_kernel and node.attributes.get("groups", 1) != 1):
+    groups = node.attributes.get("groups", node.attributes.get("group", 1))  # of PyTorch, of ONNX
+    if weight.numel() != weight.shape[0] * weight.shape[1] or (is_kernel and groups != 1):
         return None
     matrix = weight.flatten(1)
     # ONNX and `torch.matmul` store [inputs, outputs]; a weight that is read through a transpose is [outputs, inputs].

@@ -273,7 +273,11 @@ def _stages(expected: Records, actual: AssembledRecords) -> dict[tuple[str, str]
         return {}
     (root,) = common
     places = {name: index for index, name in enumerate(dict.fromkeys(key.name for key in expected))}
-    order = sorted(ranks_by_names, key=lambda names: min(places.get(name, len(places)) for name in names - common))
+
+    def first_place(names: frozenset[str]) -> int:
+        return min((places.get(name, len(places)) for name in names - common), default=len(places))
+
+    order = sorted(ranks_by_names, key=first_place)
     first, last = ranks_by_names[order[0]], ranks_by_names[order[-1]]
     return {(root, "I"): first, (root, "GI"): first, (root, "O"): last, (root, "GO"): last}
 

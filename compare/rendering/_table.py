@@ -88,7 +88,7 @@ def folded(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
 def cut(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
     """Return cells whose lines end with an ellipsis after the last word that fits."""
     return [
-        tuple(line if len(line) <= width else wrapped(line, width, lines=1)[0] for line in lines_of(cell))
+        tuple(line if len(line) <= width else next(iter(wrapped(line, width, lines=1)), "") for line in lines_of(cell))
         for cell in cells
     ]
 

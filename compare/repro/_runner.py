@@ -57,10 +57,12 @@ class Runner:
         If the fault is that the backend fails, it is inf if it does, and 0 otherwise.
         """
         expected = self.expected(case, source)
-        actual = None if expected is None else self.actual(case)
+        if expected is None:  # there is nothing to judge the case by
+            return 0.0
+        actual = self.actual(case)
         if self.fails:
             return math.inf if actual is None and self.expected(case, "unoptimized") is not None else 0.0
-        return 0.0 if expected is None or actual is None else self._largest_error(case, actual, expected)
+        return 0.0 if actual is None else self._largest_error(case, actual, expected)
 
     def error_from_captured(self, case: Case) -> float:
         """Return the error of a case whose inputs are captured values, relative to the captured outputs."""

@@ -38,7 +38,7 @@ class Series:
 
     def __init__(self, folder: str | os.PathLike[str], views: str | Sequence[str] = ("hidet", "text")) -> None:
         self._folder = Path(folder)
-        self._views = _with_suffixes([views] if isinstance(views, str) else views)
+        self._views = _by_suffix([views] if isinstance(views, str) else views)
         self._notes: set[str] = set()  # that were logged, each once
         self._count = 0
         self._is_new = False  # whether `begin` has created the folder
@@ -68,7 +68,7 @@ class Series:
         Raises:
             ViewError: a view can't draw it, a file can't be written, or there is one that Filch did not draw.
         """
-        for view, suffix in self._views.items():
+        for suffix, view in self._views.items():
             drawing = draw(graph, view, suffix)
             path = self._folder / f"{self._count}_{_file_name(name)}{drawing.suffix}"
             try:
@@ -115,17 +115,19 @@ class Series:
         return [path for path, digest in found.items() if path.is_file() and _hash(path) == digest]
 
 
-def _with_suffixes(views: Iterable[str]) -> dict[str, str]:
-    """Map the name of each view to the suffix that it writes, or raise an error if two are the same."""
-    suffixes: dict[str, str] = {}
+def _by_suffix(views: Iterable[str]) -> dict[str, str]:
+    """Return the name of the view that writes each suffix, or raise an error if two write the same."""
+    by_suffix: dict[str, str] = {}
     for given in views:
         name, dot, rest = given.partition(".")
         suffix = dot + rest or get_view(name).suffixes[0]  # the given one, or the view's first
         get_view(name, suffix)  # checks the suffix
-        if other := next((view for view, taken in suffixes.items() if taken == suffix), None):
-            raise ViewError(f"views {other!r} and {name!r} both write {suffix}, and one would overwrite the other's")
-        suffixes[name] = suffix
-    return suffixes
+        if suffix in by_suffix:
+            raise ViewError(
+                f"views {by_suffix[suffix]!r} and {name!r} both write {suffix}, and one would overwrite the other's"
+            )
+        by_suffix[suffix] = name
+    return by_suffix
 
 
 def _hash(path: Path) -> str:

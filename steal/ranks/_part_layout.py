@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import torch
 
@@ -16,16 +15,19 @@ def layout_of(
     sizes = mesh or (len(tensors),)
     grid = Mesh(sizes, tuple(range(len(tensors))))
     shape, found = list(tensors[0].shape), list(placements)
-    dims = [placement.dim for placement in placements if placement.kind == "shard"]
-    for dim, placement in enumerate(placements):
+    for mesh_dim, placement in enumerate(placements):
         if placement.kind == "shard" and placement.dim < len(shape):
-            # The coordinates in this dimension of the mesh of the ranks that are at 0 in all others.
-            along = [place[dim] for place in grid.coordinates if not any(place[:dim] + place[dim + 1 :])]
-            step = prod(sizes[dim + 1 :])
-            part_sizes = tuple(_size(tensors[index * step], placement.dim) for index in along)
+            others = [
+                index for index, item in enumerate(placements) if (item.kind, item.dim) != ("shard", placement.dim)
+            ]
+            part_sizes = tuple(
+                _size(tensor, placement.dim)
+                for tensor, place in zip(tensors, grid.coordinates, strict=True)
+                if not any(place[index] for index in others)  # each part of the dimension once
+            )
             shape[placement.dim] = sum(part_sizes)
-            if dims.count(placement.dim) == 1 and not placement.zigzag:  # only these may be uneven
-                found[dim] = _with_sizes(placement, part_sizes)
+            if len(others) == len(placements) - 1 and not placement.zigzag:  # only these may be uneven
+                found[mesh_dim] = _with_sizes(placement, part_sizes)
     return Sharding(grid, tuple(found), tuple(shape), "")
 
 

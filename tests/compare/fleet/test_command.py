@@ -110,10 +110,14 @@ def test_a_matrix_and_a_sweep_take_a_ledger(folder, capsys):
         found = json.loads(capsys.readouterr().out)
         assert run("sweep", "models/a.py:make", "--dim", "batch=3", "--lower-precision", *options) == 0
         swept = json.loads(capsys.readouterr().out)
+        _fill(folder / "l.jsonl", [sweep], "different")
+        assert run("sweep", "models/a.py:make", "--dim", "batch=3", "--lower-precision", *options) == 1
+        wrong = json.loads(capsys.readouterr().out)
 
     assert found["command"].startswith("filch check --option dtype=float16 --tolerance 1e-3 models/a.py:make ")
     assert "processes" not in found["command"] and "l.jsonl" not in found["command"]
     assert [cell["labels"] for cell in swept["cells"]] == [{"batch": "3"}]
+    assert "-b eager" in wrong["command"] and "--dim batch=3" in wrong["command"]
 
 
 WRONG = {

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -77,7 +78,15 @@ def entry(dtype, shape, start, stop):
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
 
 
+def damaged_npz(path):
+    np.savez_compressed(path, a=np.arange(1000.0))
+    contents = bytearray(path.read_bytes())
+    contents[100:110] = bytes([255]) * 10
+    path.write_bytes(contents)
+
+
 HOSTILE: dict[str, tuple[str, Write, str]] = {
+    "a damaged stream of NumPy": ("a.npz", damaged_npz, "it is not a file of numpy.savez"),
     "nested 40 times": ("a.pt", saved(lambda: nested_in_itself(40)), "it is nested more than 32 deep"),
     "nested 24 times": ("a.pt", saved(lambda: nested_in_itself(24)), "it has more than 262,144 values"),
     "expanded": ("a.pt", saved(lambda: {"w": torch.zeros(1).expand(2**20, 2**20)}), "more than 2,147,483,648 bytes"),

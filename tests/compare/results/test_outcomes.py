@@ -293,7 +293,7 @@ def test_a_value_that_can_not_be_judged_is_named_and_can_be_accepted(tmp_path, m
     assert (report["outcome"], report["close"]) == ("incomplete", False)
 
     (tmp_path / "accepted.toml").write_text(f'{name} = "drawn at random"\n')
-    assert run("check", "draws.py:make", "--accept", f"{name}=drawn at random") == 0
+    assert run("check", "draws.py:make", "--accept", f"{name} = drawn at random") == 0
     assert "INCOMPLETE" in (shown := capsys.readouterr().out)
     assert "accepted: drawn at random" in " ".join(shown.split())
     assert run("check", "draws.py:make", "--accepted", "accepted.toml", "--quiet") == 0

@@ -494,6 +494,14 @@ def test_each_graph_is_drawn(program, context, tmp_path):
     assert json.loads((tmp_path / "outs" / "2_SubgraphRewritePass.json").read_text())["format"] == "netron"
 
 
+def test_one_view_draws_several_formats(program, context, tmp_path):
+    """They differ in their suffixes."""
+    context.save_graph_instrument(tmp_path / "outs", views=["netron.netron", "netron.json"])
+    optimize(program, [])
+
+    assert _files(tmp_path / "outs") == ["0_Origin.json", "0_Origin.netron"]
+
+
 def test_a_drawn_graph_knows_what_it_was_made_of(program, tmp_path, kept):
     """The graph before the pass, and in it what each node computes."""
     with PassContext() as context:

@@ -30,8 +30,11 @@ from filch.steal import (
     steal_forward,
     tensors,
 )
+from filch.steal._key import Key
+from filch.steal.ranks._distributed import Distributed, RankPart
 from filch.steal.ranks._join import join
 from filch.steal.ranks._layouts import _expression
+from filch.steal.ranks._part_layout import layout_of
 from filch.steal.ranks._write import write_assembled
 from tests.support.models import parallel
 
@@ -337,3 +340,25 @@ def test_patterns_match_what_they_say():
 def test_no_pattern_takes_long(pattern):
     """With many stars, on a text that nearly matches."""
     assert _expression(pattern).fullmatch("a" * 300) is None
+
+
+def test_a_dimension_over_which_two_dimensions_of_the_mesh_go_is_whole():
+    """Each of them splits what the one before it has left."""
+    whole, both = torch.arange(24.0).reshape(8, 3), (Placement("shard", dim=0),) * 2
+    sharding = Sharding(Mesh((2, 2), (0, 1, 2, 3)), both, (8, 3), "")
+    parts = [sharding.part_of(whole, rank) for rank in range(4)]
+
+    found = layout_of(parts, both, (2, 2))
+
+    assert found.shape == (8, 3)
+    assert all(torch.equal(found.part_of(whole, rank), part) for rank, part in enumerate(parts))
+
+
+def test_a_name_of_the_mesh_may_be_the_end_of_another_one():
+    """A value that was put together along `dp` is still to be put together along `p`."""
+    parts = [RankPart((rank,), torch.full((2,), float(rank)), ()) for rank in range(2)]
+    layouts = Layouts(mesh={"dp": 2, "p": 2}, dims={"**": "n[p]"})
+
+    (whole,) = layouts.join_declared(Key("m", 0, "O"), Distributed(parts, "R (DTensor on dp=2)")).parts
+
+    assert whole.tensor.tolist() == [0, 0, 1, 1]
