@@ -155,16 +155,18 @@ class SummedSizes:
 
     def _of_parameter(self, module: str, shape: Sequence[int]) -> float:
         """Return the size of the sum that the gradient of a module's parameter is."""
-        calls = self._values.calls_of(module)
-        outputs = [item for call in calls for item in self._gradients(call, "O")]
-        size = max((max(_rms(item.numbers), self._noise(item)) for item in outputs), default=0.0)
-        unit = max((_FLOAT32_EPS, *(item.tensor.eps for item in outputs)))
-        terms = max(1.0, sum(item.numbers.numel() for item in outputs) / (shape[0] if shape else 1))
+        size, unit, inputs, count = 0.0, _FLOAT32_EPS, 0.0, 0
+        for call in self._values.calls_of(module):
+            inputs = max(inputs, *(tensor.mean for tensor in self._values.of(call, "I").values()), 0.0)
+            for item in self._gradients(call, "O"):
+                size = max(size, _rms(item.numbers), self._noise(item))
+                unit = max(unit, item.tensor.eps)
+                count += item.numbers.numel()
+        terms = max(1.0, count / (shape[0] if shape else 1))
         # Rounding errors of the terms are random; those that they have in common, as of a mean, add up in float32.
         number = math.sqrt(terms) + terms * _FLOAT32_EPS / (_TYPICAL_UNITS * unit)
         if len(shape) < 2:  # of a bias, which is only added
             return size * number
-        inputs = max((tensor.mean for call in calls for tensor in self._values.of(call, "I").values()), default=0.0)
         return size * number * (inputs or 1.0)
 
     def _gradients(self, call: _Call, kind: str) -> Iterator[_Gradient]:
@@ -290,7 +292,9 @@ def compare_summed(
         the difference, and whether it is close because of that size.
     """
     difference = compare_tensors(actual, expected, tolerance=tolerance)
-    if actual is None or difference.close or difference.problem or difference.nonfinite or not (summed := size()):
+    if actual is None or difference.close or difference.problem or difference.nonfinite:
+        return difference, False
+    if not 0 < (summed := size()) < math.inf:  # a term may be inf or NaN
         return difference, False
     unit = min(torch.finfo(expected.dtype).eps, difference.tolerance.harmonic) * summed
     is_rounding = _is_rounding(_double(actual), _double(expected), unit)

@@ -98,6 +98,10 @@ CLEAN = {
 }
 
 
+def _numbers(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
 def _captured(make, loss, dtype, *, split=False, hook=None):
     """Record a step from the same weights and inputs each time; `hook` changes the gradient of the linear layer."""
     torch.manual_seed(0)
@@ -179,6 +183,28 @@ def test_faults_in_other_gradients_are_found_as_before(scale):
                 if compare_summed(wrong, gradient, lambda size=size: size, tolerance=None)[0].close:
                     lost.add((key.name, name))
     assert {place for place, _ in lost} == {"attention.k.bias"}
+
+
+# The mean of what the module reads is no number. Its gradient is finite, as it does not read these.
+NONFINITE = {
+    "missing inputs": (lambda x: x.where(x > 0, torch.nan), lambda self, x: x.nan_to_num() @ self.weight),
+    "a mask": (lambda x: x.where(x > 0, -torch.inf), lambda self, x: x.softmax(-1) @ self.weight),
+}
+
+
+@pytest.mark.parametrize(("inputs", "forward"), NONFINITE.values(), ids=NONFINITE)
+def test_a_wrong_gradient_is_found_beside_inputs_that_are_not_finite(inputs, forward):
+    """The size of what was summed is not known then, so that no difference is rounding."""
+
+    def run(change):
+        module = module_of(forward, weight=nn.Parameter(_numbers(WIDTH, WIDTH)))
+        module.weight.register_hook(lambda gradient: gradient + change * _numbers(WIDTH, WIDTH))
+        with steal_forward(("m", module), gradients=True, parameters=True) as capture:
+            module(inputs(_numbers(16, WIDTH))).square().sum().backward()
+        return capture
+
+    assert diff(run(0), run(0)).close
+    assert {row.key.kind for row in diff(run(0), run(1)).rows if row.diverged} == {"GP", "GF"}
 
 
 @pytest.mark.parametrize("wrong", [False, True])
