@@ -50,7 +50,9 @@ def decoding_result(
     records = [_before_decisions(item, first_positions) for item in records]
     logits = run.logits
     logits = None if logits is None or logits.numel() != expected.numel() else logits.reshape(expected.shape)
-    decisions += [found for item in records if (found := _token_decision(item, logits, expected)) is not None]
+    outputs = {item.row.value: item for item in records if item.row.kind == "output"}  # of the last stage
+    if LOGITS in outputs and (found := _token_decision(outputs[LOGITS], logits, expected)) is not None:
+        decisions.append(found)
     return Decoding(
         model=type(model).__name__,
         backend=run.name,
@@ -58,7 +60,7 @@ def decoding_result(
         to=to,
         sequences=len(expected),
         prefill=run.first,
-        positions=_positions(records, run.steps, _flips(logits, expected)),
+        positions=_positions(records, outputs, run.steps, _flips(logits, expected)),
         breaks=tuple(map(_break, wrong)),
         decisions=tuple(sorted(decisions, key=lambda item: item.position)),
         layers=_layers(records),
@@ -96,12 +98,14 @@ def _wrong_values(records: Iterable[PositionedRow]) -> list[PositionedRow]:
 
 
 def _positions(
-    records: Sequence[PositionedRow], steps: Steps, flips: Sequence[tuple[int, float | None]]
+    records: Sequence[PositionedRow],
+    outputs: Mapping[str, PositionedRow],
+    steps: Steps,
+    flips: Sequence[tuple[int, float | None]],
 ) -> tuple[DecodePosition, ...]:
-    """Return the largest differences at each position; see `_flips` for `flips`."""
-    outputs = [item for item in records if item.row.kind == "output"]
-    logits = [item for item in outputs if item.row.value == LOGITS]
-    state = [item for item in outputs if item.row.value.startswith(PRESENT)]
+    """Return the largest differences at each position, of the outputs by their names; see `_flips` for `flips`."""
+    logits = [item for name, item in outputs.items() if name == LOGITS]
+    state = [item for name, item in outputs.items() if name.startswith(PRESENT)]
 
     def largest(items: Iterable[PositionedRow], position: int) -> float:
         return max((item.errors[position] for item in items), default=0.0)
@@ -200,16 +204,16 @@ def _before_decisions(item: PositionedRow, first_positions: Mapping[str, int]) -
 
 
 def _token_decision(item: PositionedRow, logits: torch.Tensor | None, expected: torch.Tensor) -> DecodeDecision | None:
-    """Return the choice of the next token as a decision if it differs, and a value is the logits, right up to rounding.
+    """Return the choice of the next token as a decision if it differs, although the logits are right up to rounding.
 
     Args:
-        item: the value.
+        item: the logits.
         logits: the program's logits; None if they are not known.
         expected: the model's, of the same shape.
     """
     row, verdict = item.row, item.row.float64
     is_right = verdict is not None and not (row.diverged or row.follows)
-    if (row.kind, row.value) != ("output", LOGITS) or not is_right or logits is None or verdict is None:
+    if not is_right or logits is None or verdict is None:
         return None
     values, chosen = expected.double(), logits.argmax(-1, keepdim=True)
     margins = (values.amax(-1, keepdim=True) - values.gather(-1, chosen))[..., 0]

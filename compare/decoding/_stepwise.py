@@ -247,9 +247,12 @@ class Stepwise:
                 joined = axes.joined(whole, in_steps)
                 handle.axes[name], self._token_positions[name] = axes, (axes, joined.positions)
                 yield name, joined.value
-            elif whole is not None and is_output and (step := _step_to_judge(steps, name, whole, in_steps)) is not None:
-                self._token_positions[name] = Axes(steps, (), ()), [steps.spans[step][0]]
-                yield name, in_steps[step]
+            elif whole is not None and is_output:
+                judged = _judged_step(steps, name, whole, in_steps)
+                if judged is not None:
+                    position, tensor = judged
+                    self._token_positions[name] = Axes(steps, (), ()), [position]
+                    yield name, tensor
 
 
 class _OneCall:
@@ -354,19 +357,21 @@ def _known_value(
     return value_in_one_call(steps, in_steps)
 
 
-def _step_to_judge(steps: Steps, name: str, whole: torch.Tensor, in_steps: Sequence[torch.Tensor]) -> int | None:
-    """Return the step whose tensor is compared for an output without known axes; None if it can't be compared.
+def _judged_step(
+    steps: Steps, name: str, whole: torch.Tensor, in_steps: Sequence[torch.Tensor]
+) -> tuple[int, torch.Tensor] | None:
+    """Return what is compared with `whole` for an output without known axes, and its position; None if nothing can be.
 
-    It is the first step whose tensor has another size than its tokens need, or with another number of tokens in a
-    cache than there are; else the last one.
+    It is the tensor of the first step that has another size than its tokens need, else that of the last step. If steps
+    count other numbers of tokens in a cache than there are, it is the number in one call plus the error of the first.
     """
     if (step := _other_size(steps, name, whole, in_steps)) is not None:
-        return step
+        return steps.spans[step][0], in_steps[step]
     if in_steps[-1].shape != whole.shape:
         return None
-    counts = zip(steps.ends, in_steps, strict=True) if name.endswith(LENGTH) else ()
-    wrong = (step for step, (end, count) in enumerate(counts) if int(count) != end)
-    return next(wrong, len(in_steps) - 1)
+    counts = zip(steps.spans, steps.ends, in_steps, strict=True) if name.endswith(LENGTH) else ()
+    wrong = ((start, whole + (count - end)) for (start, _), end, count in counts if int(count) != end)
+    return next(wrong, (steps.length - 1, in_steps[-1]))
 
 
 def _other_size(steps: Steps, name: str, whole: torch.Tensor, in_steps: Sequence[torch.Tensor]) -> int | None:

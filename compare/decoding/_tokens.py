@@ -31,7 +31,7 @@ def given_tokens(subject: Subject, count: int) -> tuple[torch.Tensor, dict[str, 
     tokens = kwargs.pop(name, None)
     if tokens is None and len(subject.args) == 1 and not is_encoder_decoder:  # the encoder's would be the first one
         tokens = subject.args[0]
-    if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
+    if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.is_floating_point() or not tokens.numel():
         raise CompareError(f"give the tokens of the model, {name}, as integers in the shape [sequences, length]")
     # With an encoder, `attention_mask` is the mask of its input, which no plan gives.
     ignored = _GIVEN_BY_PLANS - ({"attention_mask"} if is_encoder_decoder else set()) | {cache_argument(subject.model)}

@@ -236,6 +236,14 @@ def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(mode
     first = decoded(model, late, stages=["exported"]).first_break
     assert (first.position, first.value) == (5, "present.0.length")
 
+    def total(add, value):
+        return add("Max", [value, TOKENS.shape[1]])
+
+    program = copied(programs["static"])
+    early = changed(program, "present.0.length", 0, total, past="past_key_values.0.length")
+    first = decoded(model, early, stages=["exported"]).first_break
+    assert (first.position, first.value) == (0, "present.0.length")
+
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_lower_precision_is_no_fault(model, programs, precision):

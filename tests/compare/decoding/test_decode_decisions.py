@@ -29,7 +29,7 @@ def mixture():
     return model, export(model, TOKENS, cache="dynamic")
 
 
-def decoded(mixture, name="", factor=1.0, indices=(), count=1):
+def decoded(mixture, name="", factor=1.0, indices=(), count=1, **options):
     """Compare a program that multiplies some numbers of a value by a factor, from some position on."""
     model, program = mixture
     program = copied(program)
@@ -40,7 +40,7 @@ def decoded(mixture, name="", factor=1.0, indices=(), count=1):
 
     if name:
         program = change_late(program, name, START, change, PAST)
-    return compare_decode(model, TOKENS, program=program, tokens=9, prefill=3, stages=["exported"])
+    return compare_decode(model, TOKENS, program=program, tokens=9, prefill=3, **{"stages": ["exported"], **options})
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,10 @@ def test_another_expert_within_rounding_is_a_decision_with_its_position(mixture,
     assert max(item.worst for item in result.positions) < 1e-4
 
 
-def test_another_next_token_within_rounding_is_a_decision_with_its_position(mixture):
-    result = decoded(mixture, "logits", LESS, (5, 7), 96)
+@pytest.mark.parametrize("stages", [["exported"], ["exported", "compiled"]], ids=" ".join)
+def test_another_next_token_within_rounding_is_a_decision_with_its_position(mixture, stages):
+    """One, of the last stage."""
+    result = decoded(mixture, "logits", LESS, (5, 7), 96, stages=stages)
     assert result.close, result
     (first,) = result.decisions
     flipped = [item.position for item in result.positions if item.flips]
