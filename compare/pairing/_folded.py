@@ -123,10 +123,21 @@ def _layer_of(execution: Execution, node: Node) -> _LinearLayer | None:
         return None
     matrix = weight.flatten(1)
     # ONNX and `torch.matmul` store [inputs, outputs]; a weight that is read through a transpose is [outputs, inputs].
-    if not is_kernel and weights[0] in node.reads and node.operator.name != "linear":
-        matrix = matrix if node.attributes.get("transB") else matrix.T
+    is_stored = (
+        node.operator.name == "linear" or node.attributes.get("transB") or _is_transposed(execution, node, weights[0])
+    )
+    matrix = matrix if is_kernel or is_stored else matrix.T
     vectors = [name for name in names if execution.weights[name].dim() == 1]
     return _LinearLayer(weights[0], matrix, [name for name in vectors if len(execution.weights[name]) == len(matrix)])
+
+
+def _is_transposed(execution: Execution, node: Node, weight: str) -> bool:
+    """Return whether a node reads a weight through an odd number of transposes, beside casts, copies and views."""
+    name, count = next(read for read in node.reads if execution.roots[read] == weight), 0
+    while name != weight and (producer := execution.graph.producer.get(name)) is not None:
+        count += producer.operator.movement == "permute"
+        name = moved_value(producer) or weight
+    return count % 2 == 1
 
 
 def _layers_before(execution: Execution, name: str) -> Iterator[tuple[str, Sequence[str]]]:
@@ -161,15 +172,20 @@ def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedWei
         if node.operator.kind == "layer_norm" and len(vectors) == 2:  # gain and bias
             shifts[node.outputs[0]] = vectors[1]
         norms = {execution.roots[read] for read in node.reads} & shifts.keys()
-        layer = _layer_of(execution, node)
+        layer = _layer_of(execution, node) if node.operator.kind == "matmul" else None
         if layer is None or len(norms) != 1:
             continue
         shift = shifts[norms.pop()]
-        if layer.matrix.shape[1] == len(execution.weights[shift]):
-            summands = [layer.matrix.double() @ execution.weights[shift].double()]
-            summands += [execution.weights[bias].double() for bias in layer.biases]
+        shape = execution.graph.values[node.outputs[0]].shape
+        sizes = shape[-1] if shape else None, len(execution.weights[shift])
+        # Transposes with more dimensions, as of `einsum`, do not tell which way the weight is read; its shape does.
+        matrix = next((item for item in (layer.matrix, layer.matrix.T) if item.shape == sizes), None)
+        if matrix is not None:
+            biases = [name for name in vectors if len(execution.weights[name]) == len(matrix)]
+            summands = [matrix.double() @ execution.weights[shift].double()]
+            summands += [execution.weights[bias].double() for bias in biases]
             label = f"{layer.weight.rpartition('.')[0] or layer.weight} (summand of the norm before it)"
-            yield label, FoldedWeight(torch.stack(summands).sum(0), (shift, *layer.biases))
+            yield label, FoldedWeight(torch.stack(summands).sum(0), (shift, *biases))
 
 
 def _weights_of(execution: Execution, node: Node, dims: int) -> list[str]:

@@ -12,6 +12,9 @@ from filch.compare import align
 from filch.compare.pairing._folded import folded_weights
 from filch.compare.pairing._weight_map import match_weights
 from filch.compare.runs._execution import run_model
+from filch.compare.runs._program_run import ProgramSource, run_program
+from filch.export import export
+from support.models.small import module_of
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -143,6 +146,40 @@ def test_the_bias_of_a_norm_is_found_in_a_layer_with_a_square_weight(layer):
 
     (name,) = folded
     torch.testing.assert_close(folded[name].tensor.float(), layer(norm.bias[None])[0])
+
+
+READS = {
+    "copied": lambda x, weight: x @ weight.clone(),
+    "cast": lambda x, weight: x @ weight.double().float(),
+    "viewed": lambda x, weight: x @ weight.view(8, -1),
+    "of a batch": lambda x, weight: torch.bmm(x[None], weight[None])[0],
+    "of einsum": lambda x, weight: torch.einsum("bi,io->bo", x, weight),
+}
+
+
+@pytest.mark.parametrize("size", [8, 12])
+@pytest.mark.parametrize("read", READS)
+def test_the_bias_of_a_norm_is_found_however_the_weight_is_read(read, size):
+    """A weight that is [inputs, outputs] stays so if it is copied, cast or viewed before the product."""
+    norm, weight = torch.nn.LayerNorm(8), torch.nn.Parameter(numbers(8, size))
+    norm.bias.data = numbers(8)
+    model = module_of(lambda self, x: READS[read](self.norm(x), self.weight), norm=norm, weight=weight)
+
+    (summand,) = folded_weights(run_model(model, (numbers(5, 8),), {})).values()
+
+    torch.testing.assert_close(summand.tensor.float(), norm.bias @ weight)
+
+
+def test_a_grouped_convolution_of_an_onnx_program_is_no_matrix():
+    """ONNX calls the number of groups `group`, PyTorch `groups`."""
+    layers = [torch.nn.Conv1d(8, 8, 1, groups=groups) for groups in (1, 2, 1)]
+    x = numbers(2, 8, 5)
+    program = export(torch.nn.Sequential(*layers), (x,))
+    (name,) = program.inputs
+    source = ProgramSource("program", program, {name: x})
+
+    assert folded_weights(run_program(source)) == {}
+    assert folded_weights(run_model(torch.nn.Sequential(*layers), (x,), {})) == {}
 
 
 def test_layers_without_a_function_in_between_are_found_in_one():
