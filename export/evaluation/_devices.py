@@ -53,15 +53,21 @@ def _move_buffers(module: fx.GraphModule, device: torch.device) -> None:
 def changed_copy(module: fx.GraphModule, change: Callable[[fx.Node], None]) -> fx.GraphModule:
     """Copy a graph module and those in it (branches, loop bodies), and call `change` with each node of the copies."""
     copied = fx.GraphModule(module, copy.deepcopy(module.graph))
-    for node, original in zip(copied.graph.nodes, module.graph.nodes, strict=True):
-        node.name = original.name  # a copy renames what is no identifier, or is called like a builtin
+    keep_names(copied.graph, module.graph)
+    for node in copied.graph.nodes:
         change(node)
-    for name, child in module.named_children():
-        if isinstance(child, fx.GraphModule):
+    for name in {str(node.target) for node in copied.graph.nodes if node.op in ("get_attr", "call_module")}:
+        if isinstance(child := getattr(copied, name, None), fx.GraphModule):
             setattr(copied, name, changed_copy(child, change))
-    copied.meta = module.meta
+    copied.meta = {**module.meta}
     copied.recompile()
     return copied
+
+
+def keep_names(copied: fx.Graph, graph: fx.Graph) -> None:
+    """Name the nodes of a copy as those of a graph: copying renames what is no identifier, and `input`."""
+    for node, original in zip(copied.nodes, graph.nodes, strict=True):
+        node.name = original.name
 
 
 def _named_devices(module: fx.GraphModule) -> set[torch.device]:

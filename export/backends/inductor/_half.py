@@ -7,6 +7,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
+from ...evaluation._devices import keep_names
 from ...graph._from_fx import results
 
 _LOWEST = torch.finfo(torch.float16).min
@@ -19,6 +20,7 @@ def to_float16(module: fx.GraphModule) -> fx.GraphModule:
     """
     copied = copy.deepcopy(module)
     graph = copied.graph
+    keep_names(graph, module.graph)
     outputs = list(dict.fromkeys(filter(_is_float, results(graph))))
     for node in list(graph.nodes):
         if node.op == "placeholder" and _is_float(node):

@@ -272,6 +272,19 @@ def test_half_precision_stays_inside(case):
     assert {row.dtype for row in report.rows} == {"float32"}
 
 
+@pytest.mark.parametrize("options", [{}, {"use_fp16": True}])
+def test_an_input_is_called_like_a_builtin(options):
+    """The compiled graph reads it, as each precision copies the graph, and a copy would rename it."""
+
+    def forward(self, input):  # noqa: A002  as the modules of torch.nn call it
+        return self.linear(input).relu()
+
+    program = export(module_of(forward, linear=nn.Linear(8, 8)), (torch.randn(2, 8),))
+    graph = get_backend("inductor", **options).compile(program, optimize=False).graph
+
+    assert "linear" in graph.computed_from(["input"])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

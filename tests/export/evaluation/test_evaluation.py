@@ -244,6 +244,18 @@ def test_branches_are_moved():
         assert {*devices} - {None} == {device}
 
 
+def test_a_branch_of_two_names_is_copied_before_it_is_moved():
+    """The module that has it under both stays where it is."""
+    branch = torch.fx.symbolic_trace(module_of(lambda self, x: x * self.scale, scale=torch.ones(2)))
+    graph = torch.fx.Graph()
+    graph.output((graph.get_attr("first"), graph.get_attr("second")))
+    module = torch.fx.GraphModule({"first": branch, "second": branch}, graph)
+
+    moved = module_on(module, META)
+
+    assert [part.scale.device for part in (moved.first, moved.second, branch)] == [META, META, CPU]
+
+
 def test_the_program_itself_stays_where_it_is(case):
     """It is not changed, and one that is on the device already is not copied."""
     original = case[1].original.program
