@@ -30,6 +30,7 @@ from ._protobuf import MOST_FIELDS, Span, field, fields, graph_and_metadata
 from ._reader import Reader, Spans
 from ._rows import KeyedRows, NamedRows, Rows, entries
 
+_ATTEMPTS = 100  # to read a dump that other ones replace meanwhile
 _NONE = type(None)
 # Of name, iteration, kind, path, call, iteration in the call, and source.
 _RECORD_TYPES = {*itertools.product([str], [int], [str], [str, _NONE], [int, _NONE], [int], [str, _NONE])}
@@ -107,10 +108,11 @@ def restore(path: str | os.PathLike[str]) -> Dump:
         mapped copy-on-write: writing to one does not change the file.
 
     Raises:
-        DumpError: the file doesn't exist, is not a dump (`NotADumpError` if it is another ONNX model), or is damaged.
+        DumpError: the file doesn't exist, is not a dump (`NotADumpError` if it is another ONNX model), is damaged, or
+            is replaced by other dumps all the time.
     """
     file = Path(path)
-    while True:
+    for _ in range(_ATTEMPTS):
         version = _version_of(file)
         try:
             dump = _open(file, _read_model(file))
@@ -121,6 +123,7 @@ def restore(path: str | os.PathLike[str]) -> Dump:
             if _version_of(file) == version:
                 return dump
         # Another dump has replaced both files meanwhile, so that the index that was read may not be that of the data.
+    raise DumpError(f"{str(file)!r} was replaced by other dumps {_ATTEMPTS} times while it was read")
 
 
 def _version_of(path: Path) -> tuple[int, ...] | None:
@@ -129,7 +132,7 @@ def _version_of(path: Path) -> tuple[int, ...] | None:
         status = path.stat()
     except (OSError, ValueError):
         return None
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_mtime_ns  # the number of a removed file may be that of the next one
 
 
 def _open(path: Path, contents: bytes) -> Dump:

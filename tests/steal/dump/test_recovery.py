@@ -1,5 +1,6 @@
 """Captures that are killed, drafts of which `recover` makes a dump, and several processes that use one path."""
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -263,6 +264,17 @@ def test_a_dump_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkey
     dump = restore(path)
 
     assert {name: dump[name, 0, "O"][0].item() for name in modules} == {"a": ord("a"), "b": ord("b")}
+
+
+def test_a_dump_that_is_replaced_all_the_time_is_an_error(tmp_path, monkeypatch):
+    """After a number of attempts."""
+    versions = itertools.count()
+    monkeypatch.setattr("filch.steal.dump._dump._version_of", lambda _: next(versions))
+    with steal_forward(("m", nn.Identity()), dump_file=tmp_path / "dump.onnx"):
+        pass
+
+    with pytest.raises(DumpError, match=r"dump.onnx' was replaced by other dumps 100 times while it was read"):
+        restore(tmp_path / "dump.onnx")
 
 
 def test_a_running_capture_is_not_recovered(tmp_path):
