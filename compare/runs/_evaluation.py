@@ -27,6 +27,7 @@ from ..float64._values import Float64Values
 from ..float64._verdict import Float64Value
 
 _FLOAT32_UNIT = 2.0**-24
+_DECISIONS = ("decisions",)  # no name of a value
 Units = Mapping[str, float]
 TensorLookup = Callable[[str], torch.Tensor | None]
 # A value in float64 and, if the run has noise, the same with noise: tensors, or lists of these, which are sequences of
@@ -205,7 +206,8 @@ class ProgramRun(Float64Values):
         if self._options.wanted is not None:
             return self._again(forced=lambda name, value: self._decided(name, value, decisions.get(name)))
         reads = nx.DiGraph((read, name) for name, reads in self._original.reads.items() for read in reads)
-        following = {*decisions}.union(*(nx.descendants(reads, name) for name in decisions if name in reads))
+        reads.add_edges_from((_DECISIONS, name) for name in decisions)  # one traversal from all of them
+        following = nx.descendants(reads, _DECISIONS) if decisions else frozenset[str]()
         known = self._options.known
         return self._again(known=lambda name: decisions.get(name) if name in following else known(name))
 
