@@ -117,7 +117,7 @@ class Layouts:
         if by_name is None or not _have_dims(item, by_name.values()):
             return None
         # The layout names the dimensions of the mesh along which the parts have been put together already.
-        joined = {name for name in self.mesh if re.search(rf"\b{re.escape(name)}=", item.layout)}
+        joined = {name for name in self.mesh if re.search(rf"(?<![\w.-]){re.escape(name)}=", item.layout)}
         sizes = {name: size for name, size in self.mesh.items() if name not in joined}
         if prod(sizes.values()) != len(item.parts):
             raise FilchError(f"the mesh {dict(self.mesh)} does not have {len(item.parts)} ranks, as {key} does")

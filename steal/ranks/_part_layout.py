@@ -17,16 +17,16 @@ def layout_of(
     shape, found = list(tensors[0].shape), list(placements)
     for mesh_dim, placement in enumerate(placements):
         if placement.kind == "shard" and placement.dim < len(shape):
-            others = [
-                index for index, item in enumerate(placements) if (item.kind, item.dim) != ("shard", placement.dim)
-            ]
+            sharding = {
+                index for index, item in enumerate(placements) if (item.kind, item.dim) == ("shard", placement.dim)
+            }
             part_sizes = tuple(
                 _size(tensor, placement.dim)
                 for tensor, place in zip(tensors, grid.coordinates, strict=True)
-                if not any(place[index] for index in others)  # each part of the dimension once
+                if not any(number for index, number in enumerate(place) if index not in sharding)  # each part once
             )
             shape[placement.dim] = sum(part_sizes)
-            if len(others) == len(placements) - 1 and not placement.zigzag:  # only these may be uneven
+            if len(sharding) == 1 and not placement.zigzag:  # only these may be uneven
                 found[mesh_dim] = _with_sizes(placement, part_sizes)
     return Sharding(grid, tuple(found), tuple(shape), "")
 
