@@ -227,8 +227,9 @@ class BackendContract:
         if not self.deterministic:
             raise SkipTest("the backend does not promise it")
         for stage, compiled in self._stages():
+            plain = self._backend.run(compiled, self._case.inputs)
             watched = self._backend.run(compiled, self._case.inputs, compiled.graph.producer)
-            self._same_outputs(f"{stage}: in a watched run", compiled, watched)
+            _same_outputs(f"{stage}: in a watched run", compiled, watched, plain)
 
     def test_an_unknown_operator_is_a_backend_error(self) -> None:
         """`compile` or `run` raises a BackendError with a message."""
@@ -276,8 +277,9 @@ class BackendContract:
         if not self.deterministic:
             raise SkipTest("the backend does not promise it")
         for stage, compiled in self._stages():
+            plain = self._backend.run(compiled, self._case.inputs)
             observed = dict(backend.observe(compiled, self._case.inputs, buffer=_ALL))
-            self._same_outputs(f"{stage}: in an observed run", compiled, observed)
+            _same_outputs(f"{stage}: in an observed run", compiled, observed, plain)
 
     def test_isolated_nodes_read_the_given_values(self) -> None:
         """See `Isolates`: a reference changes what the nodes that read it compute, not the node that computes it."""
@@ -403,11 +405,6 @@ class BackendContract:
             if known is not None:
                 self._one_close(where, name, tensor, known)
 
-    def _same_outputs(self, where: str, compiled: Compiled, values: Values) -> None:
-        """Check that the outputs among some values have the bits of those of a plain run."""
-        outputs = {name: values[name] for name in compiled.graph.outputs if name in values}
-        _same_bits(f"{where}, output", outputs, self._backend.run(compiled, self._case.inputs))
-
     def _close_outputs(self, where: str, values: Any) -> None:
         """Check that outputs, in the order of the program's, are close to those of the model."""
         outputs = self._case.program.graph.outputs
@@ -487,6 +484,12 @@ def _known(what: str, names: Iterable[str], known: Container[str]) -> None:
     """Fail unless all names are known; `what` begins the message."""
     unknown = sorted({name for name in names if name not in known})
     _require(not unknown, f"{what} that do not exist: {unknown}")
+
+
+def _same_outputs(where: str, compiled: Compiled, values: Values, plain: Values) -> None:
+    """Check that the outputs among some values have the bits of those of an earlier, plain run."""
+    outputs = {name: values[name] for name in compiled.graph.outputs if name in values}
+    _same_bits(f"{where}, output", outputs, plain)
 
 
 def _same_bits(what: str, values: Values, expected: Values) -> None:
