@@ -52,7 +52,8 @@ def compare_files(reference: Path, actual: Path, *, blame: Path | None = None, *
         if value is not None and value != {} and (name not in defaults or value != defaults[name].default)
     }
     expected, other = _dump(reference), _dump(actual)
-    if expected is None and other is None:
+    dump = other if expected is None else expected
+    if dump is None:
         if "mapping" in given:
             raise CompareError("a mapping is for a dump and a program, or two dumps: `filch align` needs none")
         report = compare_programs(reference, actual, **given)
@@ -65,7 +66,7 @@ def compare_files(reference: Path, actual: Path, *, blame: Path | None = None, *
     if expected is None or other is None:
         if blame is not None and "mapping" in given:
             raise CompareError("what differs between two implementations has no cause in a runtime: use `filch align`")
-        dump, program = (reference, actual) if other is None else (actual, reference)
+        program = reference if expected is None else actual
         report = compare(dump, program, **given)
         limit = given.get("limit")
         return report if blame is None else find_culprit(report, dump, program, blame, limit=limit)

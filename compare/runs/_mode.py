@@ -378,7 +378,7 @@ def _in_storage(value: torch.Tensor, like: torch.Tensor, taken: Collection[int])
     size = _whole(like.untyped_storage(), real).numel() * wide.itemsize
     is_converted = like.dtype != float64_dtype(like.dtype) == value.dtype  # else it may be a tensor of the code itself
     has_layout = _layout(value) == _layout(like) and storage.nbytes() == size
-    if is_converted and has_layout and storage.data_ptr() not in taken:
+    if is_converted and has_layout and value.device == like.device and storage.data_ptr() not in taken:
         return _whole(storage, wide)
     flat = torch.zeros(size // wide.itemsize, dtype=wide, device=like.device)
     _Shadow([flat], real).view(like, 0).copy_(value)

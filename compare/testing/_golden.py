@@ -95,7 +95,7 @@ class Golden:
         if not self.update and not self.path.is_file():
             raise CompareError(f"there is no golden dump {str(self.path)!r}: pytest --filch-update stores it")
         recording = self._storing if self.update else self._comparing
-        return _CheckedBlock(recording(model, {"submodules": True, "strict": True, **options}, repeat))
+        return _CheckedBlock(recording(model, {"submodules": True, **options}, repeat))
 
     @contextmanager
     def _storing(
@@ -114,7 +114,7 @@ class Golden:
         rerun = _rerun(model)
         with self._temporary_folder() as folder:
             new = folder / self.path.name
-            with steal_forward(model, dump_file=new, on_error="raise", **options):
+            with steal_forward(model, dump_file=new, strict=True, on_error="raise", **options):
                 yield finish
             updates.append(self._store(new, rerun, repeat))
 
@@ -137,7 +137,7 @@ class Golden:
                 result = replace(result, **vars(explain(result, golden, record, rerun, sink.rows)))
             self.check_diff(result)
 
-        with steal_forward(model, sink=sink, **options):
+        with steal_forward(model, sink=sink, strict=True, **options):
             yield finish
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -224,6 +225,22 @@ def test_a_clean_model_keeps_all_relations(llama):
     assert {row.verdict for row in result.rows} == {"holds"}
     assert all(row.compared > 50 and row.difference is not None and row.difference < 1e-4 for row in result.rows)
     assert result.headline == "13 of 13 ways to call LlamaForCausalLM give the same numbers"
+
+
+def test_an_argument_without_dimensions_is_that_of_all_sequences(llama, monkeypatch):
+    """It is neither repeated nor selected by row, as the arguments of several sequences are."""
+    forward = llama.forward
+
+    @functools.wraps(forward)
+    def scaled(*args, scale, **kwargs):
+        result = forward(*args, **kwargs)
+        result.logits = result.logits * scale
+        return result
+
+    monkeypatch.setattr(llama, "forward", scaled)
+
+    rows = check_invariance(llama, TOKENS[:1], {"scale": torch.tensor(2.0)}, only=["decode", "batch"]).rows
+    assert [row.verdict for row in rows] == ["holds", "holds"]
 
 
 def test_bits_are_compared_on_request(llama, monkeypatch):
