@@ -52,7 +52,7 @@ def convert_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *
 
 
 def _can_be_lowered(node: ir.Node, model: ir.Model) -> bool:
-    """Whether a node computes with float32 values and has neither a subgraph nor a function.
+    """Return whether a node computes with float32 values and has neither a subgraph nor a function.
 
     Sequences have no casts, and their nodes only move numbers.
     """
@@ -60,7 +60,17 @@ def _can_be_lowered(node: ir.Node, model: ir.Model) -> bool:
     has_sequence = any(isinstance(value.type, ir.SequenceType) for value in values)
     if has_sequence or node.op_identifier() in model.functions or subgraphs(node):
         return False
-    return any(value.dtype == _FLOAT for value in values)
+    if any(value is not None and value.dtype == _FLOAT for value in node.inputs):
+        return True
+    # What is computed from no float32 value, as random numbers are, has the dtype that an attribute says, else float32.
+    has_dtype = node.op_type in ("Constant", "ConstantOfShape") or _dtype_attribute(node) in node.attributes
+    return has_dtype and any(value.dtype == _FLOAT for value in node.outputs)
+
+
+def _dtype_attribute(node: ir.Node) -> str:
+    """Return the attribute that has the dtype of a node's results; "" if no attribute has it."""
+    operator = find_operator(node.domain, node.op_type)
+    return "" if operator is None else operator.dtype_attribute
 
 
 class _Converter:
@@ -74,12 +84,12 @@ class _Converter:
         self._simulate = simulate
 
     def weight(self, value: ir.Value) -> None:
-        """Round a weight for the lowered nodes; other nodes read the original."""
+        """Round a weight for the lowered nodes; other nodes, and the caller, get the original."""
         low, others = self._uses(value)
         if not low or value.const_value is None:  # nothing reads it in the lower dtype, or it has no content
             return
         rounded = self._rounded(value.const_value.numpy())
-        if not others:
+        if not others and not value.is_graph_output():
             value.const_value = ir.tensor(rounded, name=value.name)
             self._retype(value)
             return
@@ -140,8 +150,7 @@ class _Converter:
         """Convert the dtype attribute of a lowered node."""
         if self._simulate:
             return
-        operator = find_operator(node.domain, node.op_type)
-        name = "" if operator is None else operator.dtype_attribute  # "" if it has no such attribute
+        name = _dtype_attribute(node)
         if name in node.attributes and node.attributes[name].as_int() == _FLOAT:
             node.attributes[name] = ir.AttrInt64(name, int(self._dtype))
         elif node.op_type == "ConstantOfShape":  # whose attribute is a tensor, by default of a float32 zero

@@ -2,12 +2,13 @@
 
 import logging
 
+import onnx.parser
 import pytest
 import torch
 from torch import nn
 
 from filch.compare import tiny_llm
-from filch.export import ExportError, export, lower, optimize
+from filch.export import ExportError, export, load_program, lower, optimize
 from filch.export.backends import get_backend
 from support.models.small import module_of
 
@@ -99,6 +100,37 @@ def test_weights_beyond_the_range_are_clipped(simulate):
     mask = lowered.constant("mask")
     assert mask is not None
     assert mask.tolist() == [0.0, torch.finfo(torch.float16).min, -float("inf")]
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+def test_a_weight_that_is_an_output_is_not_rounded(simulate):
+    """The product reads a rounded copy of it."""
+    layer = nn.Linear(4, 4)
+    program = export(module_of(lambda self, x: (self.layer(x), self.layer.weight), layer=layer), (torch.ones(2, 4),))
+    lowered = lower(program, "float16", simulate=simulate)
+    engine = get_backend("onnxruntime-cpu")
+    outputs = engine.run(engine.compile(lowered, optimize=True), {lowered.graph.inputs[0]: torch.ones(2, 4)})
+
+    assert torch.equal(outputs[lowered.graph.outputs[1]], layer.weight)
+
+
+SOURCES = {"random numbers": "RandomUniform <shape = [4]> ()", "a window": "HannWindow(size)"}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_what_is_float32_by_default_stays_float32(source, tmp_path):
+    """No attribute of its node has the dtype."""
+    nodes = f"{{ size = Constant <value_int = 4> () r = {source} y = Add(x, r) }}"
+    header = '<ir_version: 10, opset_import: ["" : 20]>'
+    onnx.save(onnx.parser.parse_model(f"{header} g (float[4, 4] x) => (float[4, 4] y) {nodes}"), tmp_path / "m.onnx")
+
+    lowered = lower(load_program(tmp_path / "m.onnx"), "float16")
+
+    graph = lowered.graph
+    added = next(node for node in graph.nodes if node.op == "Add")
+    assert [graph.values[name].dtype for name in ("r", *added.outputs)] == ["float32", "float16"]
+    engine = get_backend("onnxruntime-cpu")
+    assert engine.run(engine.compile(lowered, optimize=True), {"x": torch.ones(4, 4)})["y"].dtype == torch.float32
 
 
 def test_branches_stay_float32():
