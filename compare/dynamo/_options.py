@@ -68,6 +68,7 @@ class DynamoOptions:
         return cls(**{"mode": mode, **options})
 
     def of_compiler(self) -> dict[str, Any]:
-        """Return the options of the compiler that were set."""
+        """Return the options of the compiler that are not the default ones."""
         names = ("search_space", "use_cuda_graph", "use_fp16", "use_fp16_reduction", "config", "mode")
-        return {name: value for name in names if (value := getattr(self, name)) not in (None, False, {})}
+        default = DynamoOptions()
+        return {name: value for name in names if (value := getattr(self, name)) != getattr(default, name)}

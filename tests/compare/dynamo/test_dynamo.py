@@ -11,6 +11,7 @@ from torch import nn
 from filch.compare import Report
 from filch.compare.dynamo import _backend
 from filch.compare.dynamo._graph_check import GraphCheck, TorchKernels
+from filch.compare.dynamo._options import DynamoOptions
 from filch.export.backends import Compiled
 from support.models.hand_made import chain
 from support.models.small import module_of
@@ -340,6 +341,13 @@ def test_hidets_options_reach_the_compiler(monkeypatch):
     assert settings["epilogue_fusion"] is False
     assert halved
     assert got.dtype == torch.float32
+
+
+def test_an_option_that_is_false_reaches_the_compiler():
+    """It takes back what the mode sets."""
+    options = {"mode": "reduce-overhead", "use_cuda_graph": False, "search_space": 0, "use_fp16": False}
+    given = DynamoOptions.of(options, None).of_compiler()
+    assert given == {"mode": "reduce-overhead", "use_cuda_graph": False, "search_space": 0}
 
 
 @needs_compiler
