@@ -192,8 +192,10 @@ class Recorder:
         """Keep the inputs as the caller passed them, and store those of an outermost call."""
         if graph_task_id() != -1:  # a backward pass repeats the forward (see `_before`)
             return
-        is_stored = self.options.inputs and not self.options.to_sink and self.calls.innermost() is None
-        spec = self._encode(Key(name, self.calls.count(name), "A"), (args, kwargs)) if is_stored else None
+        iteration = self.calls.count(name)
+        is_stored = self.options.inputs and self.options.wants(iteration) and not self.options.to_sink
+        is_stored = is_stored and self.calls.innermost() is None
+        spec = self._encode(Key(name, iteration, "A"), (args, kwargs)) if is_stored else None
         self._caller_inputs[threading.get_ident(), name] = args, kwargs, spec
 
     def _before(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: None) -> None:

@@ -100,14 +100,13 @@ class Parameters(Extra):
         """Record the gradients of the parameters in `used` (by id); if None, those changed since the last step."""
         with no_modes():
             for names, parameter in self._named_parameters():
-                gradient = parameter.grad
-                if gradient is None or (used is not None and id(parameter) not in used):
+                if (gradient := parameter.grad) is None:
                     self._final.pop(names, None)
-                    continue
-                fingerprint = _fingerprint(gradient)
-                if used is not None or self._final.get(names) != fingerprint:
-                    self._final[names] = fingerprint
-                    self._record(names, "GF", gradient, None)
+                elif used is None or id(parameter) in used:  # another optimizer may have used it before
+                    fingerprint = _fingerprint(gradient)
+                    if used is not None or self._final.get(names) != fingerprint:
+                        self._final[names] = fingerprint
+                        self._record(names, "GF", gradient, None)
 
     def _record_gradient(self, names: _Names, parameter: torch.Tensor) -> None:
         """Record a parameter's gradient that was just accumulated."""

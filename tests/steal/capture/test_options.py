@@ -35,6 +35,20 @@ def test_unselected_iterations_are_counted_but_not_recorded(iterations, kept):
     assert all(capture["m", index, "O"][0] == index for index in kept)
 
 
+def test_no_inputs_of_unselected_iterations_are_stored(tmp_path):
+    """Neither as the caller passes them, which is stored if another hook changes them."""
+
+    def stored(calls):
+        module = nn.Identity()
+        with steal_forward(("m", module), iterations=1, dump_file=tmp_path / f"{calls}.onnx") as capture:
+            module.register_forward_pre_hook(lambda _, args: (args[0] + 1,))
+            for number in range(calls):
+                module(torch.full((1000,), float(number)))
+        return capture.totals.nbytes
+
+    assert stored(5) == stored(1)
+
+
 @pytest.mark.parametrize(
     ("kinds", "kept"), [("I", {"I"}), (["O"], {"O"}), (("I", "O"), {"I", "O"}), ("IO", {"I", "O"})]
 )

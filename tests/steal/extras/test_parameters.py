@@ -151,6 +151,18 @@ def test_two_training_runs_can_be_compared(tmp_path, optimizer, found):
     assert (first and first.key) == found
 
 
+def test_the_gradient_of_a_step_is_recorded_once_if_another_optimizer_steps_after_it():
+    """As those of a generator and a discriminator."""
+    model = Tied()
+    optimizers = [torch.optim.SGD([parameter], 0.1) for parameter in (model.first.weight, model.first.bias)]
+    with steal_forward(("m", model), parameters=True, gradients=True) as capture:
+        model(torch.ones(4, 3)).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    assert sorted(_keys(capture, "GF")) == [("m.first.bias", 0), ("m.first.weight", 0), ("m.second.weight", 0)]
+
+
 def test_training_is_unchanged_and_parameters_are_restored(tmp_path):
     """Weights are bitwise equal to a run without capture, and the dump contains `nn.Parameter`s."""
     model = Tied()
