@@ -52,7 +52,8 @@ def module_values(name: str, model: nn.Module, put: PutValue) -> Iterator[None]:
     for path, module in model.named_modules():
         before = partial(begin, ".".join(filter(None, (name, path))))
         handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        handles.append(module.register_forward_hook(end))
+        # Also after an exception, which the module around it may catch; `output` is None then.
+        handles.append(module.register_forward_hook(end, always_call=True))
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ def unwrapped(name: str, wrappers: Mapping[str, str]) -> str:
     """Return a name without the submodules that wrappers add."""
     for wrapper, inner in sorted(wrappers.items(), key=lambda pair: -len(pair[1])):  # the innermost first
         if name == inner or name.startswith((f"{inner}.", f"{inner}/")):  # an ATen call is named `module/0.operator`
-            name = f"{wrapper}.{name[len(inner) :].removeprefix('.')}".strip(".")
+            name = f"{wrapper}{name[len(inner) :]}".removeprefix(".")
     return name
 
 

@@ -67,6 +67,27 @@ def test_levels_are_those_of_values_that_are_all_kept(tmp_path):
     assert measured_levels(run_watched, dump) == (expected, "")
 
 
+def test_values_are_those_of_their_modules_after_an_exception():
+    """The model catches what a module raises, and computes something else."""
+
+    def failing(self, x):
+        raise NotImplementedError
+
+    def forward(self, x):
+        try:
+            return self.fast(x)
+        except NotImplementedError:
+            return self.slow(x) + 1
+
+    found = {}
+    model = module_of(forward, fast=module_of(failing), slow=nn.Identity())
+    with module_values("m", model, lambda key, _, tensor: found.update({key: tensor})):
+        model(torch.ones(1))
+
+    outputs = {name: found.get(Key(name, 0, "O")) for name in ("m", "m.fast", "m.slow")}
+    assert outputs == {"m": torch.full((1,), 2.0), "m.fast": None, "m.slow": torch.ones(1)}
+
+
 def test_the_step_has_the_effects_of_one_run(tmp_path):
     """Gradients accumulate once, buffers and random numbers change once, and no hook stays on a tensor."""
     recorded, plain = _model(), _model()

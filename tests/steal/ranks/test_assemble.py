@@ -34,6 +34,7 @@ from filch.steal._key import Key
 from filch.steal.ranks._distributed import Distributed, RankPart
 from filch.steal.ranks._join import join
 from filch.steal.ranks._layouts import _expression
+from filch.steal.ranks._module_names import unwrapped
 from filch.steal.ranks._part_layout import layout_of
 from filch.steal.ranks._write import write_assembled
 from tests.support.models import parallel
@@ -114,6 +115,19 @@ def run(tmp_path_factory):
     ]
     parallel.run_jobs(4, jobs, str(folder))
     return folder
+
+
+@pytest.mark.parametrize("root", ["", "m"])
+def test_names_are_those_without_wrappers(root):
+    """Of the wrapped module, of those in it, and of the ATen calls of each."""
+    inner = f"{root}.module" if root else "module"
+    names = [unwrapped(f"{inner}{rest}", {root: inner}) for rest in ("", ".fc", "/0.aten.add", ".fc/0.aten.add")]
+    assert names == [
+        root,
+        f"{root}.fc".removeprefix("."),
+        f"{root}/0.aten.add",
+        f"{root}.fc/0.aten.add".removeprefix("."),
+    ]
 
 
 def test_assembled_tensors_equal_full_tensor(run):
