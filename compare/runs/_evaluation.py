@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-import networkx as nx
 import torch
 from torch import fx
 
@@ -27,7 +26,6 @@ from ..float64._values import Float64Values
 from ..float64._verdict import Float64Value
 
 _FLOAT32_UNIT = 2.0**-24
-_DECISIONS = ("decisions",)  # no name of a value
 Units = Mapping[str, float]
 TensorLookup = Callable[[str], torch.Tensor | None]
 # A value in float64 and, if the run has noise, the same with noise: tensors, or lists of these, which are sequences of
@@ -205,9 +203,11 @@ class ProgramRun(Float64Values):
         """
         if self._options.wanted is not None:
             return self._again(forced=lambda name, value: self._decided(name, value, decisions.get(name)))
-        reads = nx.DiGraph((read, name) for name, reads in self._original.reads.items() for read in reads)
-        reads.add_edges_from((_DECISIONS, name) for name in decisions)  # one traversal from all of them
-        following = nx.descendants(reads, _DECISIONS) if decisions else frozenset[str]()
+        following, pending = {*decisions}, [*decisions]
+        while pending:
+            found = {*self._original.readers.get(pending.pop(), ())} - following
+            following |= found
+            pending += found
         known = self._options.known
         return self._again(known=lambda name: decisions.get(name) if name in following else known(name))
 

@@ -217,9 +217,10 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not new and not call.written:
             return
         read = [shadow for item in call.read if (shadow := self._shadow(item)) is not None]
+        taken = {flat.data_ptr() for shadow in read for flat in shadow.flats}  # an operation may return what it reads
         # A leaf is copied, or cast to a finer dtype: nothing is rounded yet, so that the result is a leaf, too.
         if call.copies and new and read and read[0].is_leaf and unit_of(new[0].dtype) <= read[0].pending:
-            self._add(new[0], [self._read(call.read[0], 0).clone()], pending=unit_of(new[0].dtype))
+            self._add(new[0], [self._read(call.read[0], 0)], taken, pending=unit_of(new[0].dtype))
             return
         for shadow in read:
             self._add_noise(shadow)
@@ -227,7 +228,6 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for shadow in written:
             shadow.separate(len(self._ways))
         computed = [self._computed(call, results, way) for way in range(len(self._ways))]
-        taken = {flat.data_ptr() for shadow in read for flat in shadow.flats}  # an operation may return what it reads
         unit = max((shadow.unit for shadow in read), default=0.0)
         affected = any(shadow.affected for shadow in read)
         for item, *values in zip(results, *computed, strict=True):

@@ -6,6 +6,7 @@ import json
 import logging
 import uuid
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -107,6 +108,15 @@ class Original:
         """What each value is computed from, by name: values of the program, or else of `graph`."""
         in_graph = {name: node.reads for node in self.graph.nodes for name in node.outputs}
         return in_graph | {node.name: [item.name for item in node.all_input_nodes] for node in self.nodes}
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[str]]:
+        """The values that are computed from each value, by name; see `reads`."""
+        found = defaultdict[str, list[str]](list)
+        for name, reads in self.reads.items():
+            for read in reads:
+                found[read].append(name)
+        return found
 
     def walk(
         self,
