@@ -121,7 +121,7 @@ def _axis_sources(
     mode = call.get("coordinate_transformation_mode", "asymmetric")
     if mode in {"half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"}:
         if mode == "pytorch_half_pixel" and count == 1:
-            return torch.full((1,), -0.5, dtype=dtype)
+            return torch.zeros(1, dtype=dtype)  # by the specification; onnx.reference has -0.5
         shift = size / 2 * (1 - count / (step * size)) if mode == "half_pixel_symmetric" else 0.0
         return shift + (at + 0.5) / step - 0.5
     if mode == "asymmetric":

@@ -347,6 +347,12 @@ RUN = {
     "Pad-7 with a number": ("Pad", 7, [X], {"pads": [0, 0, 1, 2, 0, 1, -1, 3], "value": 0.7}),
     "Resize-10 larger": ("Resize", 10, [X, np.array([1, 1, 2, 1.5], np.float32)], {"mode": "linear"}),
     "Resize-10 smaller": ("Resize", 10, [X, np.array([1, 1, 0.6, 0.4], np.float32)], {"mode": "nearest"}),
+    "Resize-13 to one": (
+        "Resize",
+        13,
+        [X, np.zeros(0, np.float32), np.array([1, 1, 1, 0.25], np.float32)],
+        {"mode": "cubic", "coordinate_transformation_mode": "pytorch_half_pixel"},
+    ),
     "RoiAlign-10": (
         "RoiAlign",
         10,
