@@ -135,9 +135,21 @@ def _is_transposed(execution: Execution, node: Node, weight: str) -> bool:
     """Return whether a node reads a weight through an odd number of transposes, beside casts, copies and views."""
     name, count = next(read for read in node.reads if execution.roots[read] == weight), 0
     while name != weight and (producer := execution.graph.producer.get(name)) is not None:
-        count += producer.operator.movement == "permute"
+        count += producer.operator.movement == "permute" and _exchanges(execution, producer)
         name = moved_value(producer) or weight
     return count % 2 == 1
+
+
+def _exchanges(execution: Execution, node: Node) -> bool:
+    """Return whether a permutation exchanges dimensions of several elements; `einsum` adds others and permutes them."""
+    shape, given = execution.graph.values[node.reads[0]].shape or (), node.attributes
+    order = [dim % len(shape) for dim in given.get("dims", given.get("perm", ()))] or [*range(len(shape))][::-1]
+    if "dim0" in given:
+        first, second = given["dim0"], given["dim1"]
+        order.reverse()
+        order[first], order[second] = order[second], order[first]
+    moved = [dim for dim in order if shape[dim] != 1]
+    return moved != sorted(moved)
 
 
 def _layers_before(execution: Execution, name: str) -> Iterator[tuple[str, Sequence[str]]]:
@@ -178,7 +190,7 @@ def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedWei
         shift = shifts[norms.pop()]
         shape = execution.graph.values[node.outputs[0]].shape
         sizes = shape[-1] if shape else None, len(execution.weights[shift])
-        # Transposes with more dimensions, as of `einsum`, do not tell which way the weight is read; its shape does.
+        # Views may also exchange dimensions; unless the weight is square, its shape tells which way it is read.
         matrix = next((item for item in (layer.matrix, layer.matrix.T) if item.shape == sizes), None)
         if matrix is not None:
             biases = [name for name in vectors if len(execution.weights[name]) == len(matrix)]

@@ -427,7 +427,9 @@ class _Matcher:
     def _is_complete(self, name: str) -> bool:
         """Whether all numbers of a weight of B are in its parts, but for zeros, as of joined layers without bias."""
         parts, weight = self.parts.get(name, []), self.actual[name].tensor
-        return bool(parts) and bool((weight.reshape(-1)[_unaccounted(weight, parts)] == 0).all())
+        if not parts or parts[0].arrangement != "holds":  # one part that is all of it
+            return bool(parts)
+        return bool((weight.reshape(-1)[_unaccounted(weight, parts)] == 0).all())
 
     def _factor(self, weight: torch.Tensor, reference: torch.Tensor, axis: int) -> tuple[str, torch.Tensor]:
         """Say what each fiber of a matrix was multiplied with, and return the factors.

@@ -154,6 +154,8 @@ READS = {
     "viewed": lambda x, weight: x @ weight.view(8, -1),
     "of a batch": lambda x, weight: torch.bmm(x[None], weight[None])[0],
     "of einsum": lambda x, weight: torch.einsum("bi,io->bo", x, weight),
+    "of einsum, transposed": lambda x, weight: torch.einsum("bi,oi->bo", x, weight.T),
+    "of einsum, stored transposed": lambda x, weight: torch.einsum("bi,oi->bo", x, weight.mT.contiguous()),
 }
 
 
