@@ -30,7 +30,7 @@ from ._protobuf import MOST_FIELDS, Span, field, fields, graph_and_metadata
 from ._reader import Reader, Spans
 from ._rows import KeyedRows, NamedRows, Rows, entries
 
-_ATTEMPTS = 100  # to read a dump that other ones replace meanwhile
+_ATTEMPTS = 10  # to read a dump that other ones replace meanwhile
 _NONE = type(None)
 # Of name, iteration, kind, path, call, iteration in the call, and source.
 _RECORD_TYPES = {*itertools.product([str], [int], [str], [str, _NONE], [int, _NONE], [int], [str, _NONE])}
@@ -111,19 +111,23 @@ def restore(path: str | os.PathLike[str]) -> Dump:
         DumpError: the file doesn't exist, is not a dump (`NotADumpError` if it is another ONNX model), is damaged, or
             is replaced by other dumps all the time.
     """
-    file = Path(path)
+    file, before, failure = Path(path), None, None
     for _ in range(_ATTEMPTS):
         version = _version_of(file)
         try:
-            dump = _open(file, _read_model(file))
-        except DumpError:
+            contents = _read_model(file)
+            dump = _open(file, contents)
+        except DumpError as error:
             if _version_of(file) == version:
                 raise
+            failure = error
         else:
-            if _version_of(file) == version:
+            # Another dump may have replaced both files meanwhile, so that the index that was read is not that of the
+            # data. Equal indexes are of the same data file, which was opened once.
+            if _version_of(file) == version or contents == before:
                 return dump
-        # Another dump has replaced both files meanwhile, so that the index that was read may not be that of the data.
-    raise DumpError(f"{str(file)!r} was replaced by other dumps {_ATTEMPTS} times while it was read")
+            before, failure = contents, None
+    raise failure or DumpError(f"{str(file)!r} was replaced by other dumps {_ATTEMPTS} times while it was read")
 
 
 def _version_of(path: Path) -> tuple[int, ...] | None:

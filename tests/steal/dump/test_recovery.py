@@ -10,12 +10,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import onnx
+import onnx.parser
 import pytest
 import torch
 from torch import nn
 
-from filch.steal import DumpError, recover, restore, steal_forward
+from filch.steal import DumpError, NotADumpError, recover, restore, steal_forward
 from filch.steal.dump._dump import _open
 from support.processes import kills as kills_script
 from support.processes.forked import run_python
@@ -268,13 +268,35 @@ def test_a_dump_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkey
 
 def test_a_dump_that_is_replaced_all_the_time_is_an_error(tmp_path, monkeypatch):
     """After a number of attempts."""
+    path = tmp_path / "dump.onnx"
     versions = itertools.count()
-    monkeypatch.setattr("filch.steal.dump._dump._version_of", lambda _: next(versions))
+
+    def replaced(_):
+        with steal_forward((f"m{next(versions)}", nn.Identity()), dump_file=path):
+            pass
+        return next(versions)
+
+    replaced(path)
+    monkeypatch.setattr("filch.steal.dump._dump._version_of", replaced)
+    with pytest.raises(DumpError, match=r"dump.onnx' was replaced by other dumps 10 times while it was read"):
+        restore(path)
+
+
+def test_a_file_that_is_only_touched_meanwhile_is_read(tmp_path, monkeypatch):
+    """As by a tool that synchronizes folders; what is wrong with a file is said as of any other one."""
     with steal_forward(("m", nn.Identity()), dump_file=tmp_path / "dump.onnx"):
         pass
+    model, bad = tmp_path / "model.onnx", tmp_path / "bad.onnx"
+    onnx.save(onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 17]> g () => () { }'), model)
+    bad.write_bytes(b"text")
+    versions = itertools.count()
+    monkeypatch.setattr("filch.steal.dump._dump._version_of", lambda _: next(versions))
 
-    with pytest.raises(DumpError, match=r"dump.onnx' was replaced by other dumps 100 times while it was read"):
-        restore(tmp_path / "dump.onnx")
+    assert restore(tmp_path / "dump.onnx").modules.keys() == {"m"}
+    with pytest.raises(NotADumpError):
+        restore(model)
+    with pytest.raises(DumpError, match="is not an ONNX file"):
+        restore(bad)
 
 
 def test_a_running_capture_is_not_recovered(tmp_path):
