@@ -107,7 +107,10 @@ class RankDiff:
         value = self._expected[key]
         keys = self._matching(key)
         if not keys:
-            yield _JudgedRow(DiffRow(key, "", describe(value), "no rank has it"))
+            count = len(self._actual_keys.get((key.name, key.kind), []))
+            reason = f"the ranks have {count} of them: only the first and the last are compared" if count else ""
+            same = None if count else False
+            yield _JudgedRow(DiffRow(key, "", describe(value), reason or "no rank has it", same=same))
             return
         distributed = [self._actual.distributed(one) for one in keys]
         for path, tensor in tensors(value).items():
@@ -124,7 +127,7 @@ class RankDiff:
         """Return the keys whose values are together that of the reference's key: several if there are microbatches."""
         found = self._actual_keys.get((key.name, key.kind), [])
         count = self._expected_counts[key.name, key.kind]
-        if key.kind in ("P", "GF"):  # recorded whenever they change: only the first and the last are compared
+        if key.kind in ("P", "GF") and len(found) != count:  # recorded whenever they change: which ones are equal?
             return found[:1] if key.iteration == 0 and count > 1 else found[-1:] if key.iteration == count - 1 else []
         return _split(found, key.iteration, count)
 

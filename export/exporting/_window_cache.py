@@ -1,5 +1,6 @@
 """Caches of transformers whose layers with a sliding window keep the last keys and values only."""
 
+import math
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class WindowCache(DynamicCache):  # type: ignore[misc]  # as above
     @property
     def kept(self) -> int:
         """The number of tokens in the layer that keeps most of them."""
-        layer = next((layer for layer in self.layers if not layer.is_sliding), self.layers[0])
+        layer = max(self.layers, key=lambda item: item.sliding_window if item.is_sliding else math.inf)
         return 0 if layer.keys is None else layer.keys.shape[-2]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002  the same for all layers

@@ -266,3 +266,40 @@ def test_the_gradient_of_a_mean_loss_is_not_divided(run):
     assert rows["(root)#0.GO['loss']"].diverged == (scale != 1)
     learned = assemble(f"{folder}/run.*.onnx", layouts=Layouts(learned=result.learned))
     assert diff(folder / "reference.onnx", learned).close == (scale == 1)
+
+
+def _trained(path, *, rate=0.1, again=False):
+    """Record three steps of training, of which the second one has another rate or is made once more."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    with steal_forward(("m", model), parameters=True, gradients=True, dump_file=path):
+        for step in (0, 1, 1, 2) if again else range(3):
+            optimizer = torch.optim.SGD(model.parameters(), rate if step == 1 else 0.1)
+            optimizer.zero_grad()
+            model(torch.ones(2, 4) * (step + 1)).square().mean().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(("rate", "first"), [(0.1, None), (0.2, ("m.weight", 2, "P"))])
+def test_each_step_of_training_is_compared(tmp_path, rate, first):
+    """Parameters and the gradients that an optimizer uses, step by step."""
+    for name, used in (("reference", 0.1), ("run.0", rate), ("run.1", rate)):
+        _trained(tmp_path / f"{name}.onnx", rate=used)
+
+    result = diff(tmp_path / "reference.onnx", f"{tmp_path}/run.*.onnx")
+
+    assert all(row.judged for row in result.rows)
+    assert (result.first_divergence and result.first_divergence.key) == first
+
+
+def test_which_records_are_compared_is_said_if_the_ranks_have_more_of_them(tmp_path):
+    """Parameters are recorded whenever they change: it is not known which records are of one step."""
+    _trained(tmp_path / "reference.onnx")
+    for rank in range(2):
+        _trained(tmp_path / f"run.{rank}.onnx", again=True)
+
+    rows = {row.key: row for row in diff(tmp_path / "reference.onnx", f"{tmp_path}/run.*.onnx").rows}
+
+    reason = "the ranks have 5 of them: only the first and the last are compared"
+    assert [rows["m.weight", index, "P"].reason == reason for index in range(4)] == [False, True, True, False]
+    assert not rows["m.weight", 1, "P"].judged
