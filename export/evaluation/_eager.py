@@ -44,13 +44,15 @@ def walk_eager(
     replaced = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
     needed = _needed(interpreter.graph, replaced, wanted)
     for node in interpreter.graph.nodes:
-        if node not in needed and node.op != "placeholder":
-            continue
-        with torch.no_grad():  # not around the loop, where it would affect the caller between two items
-            value = known[node.name] if node in replaced else interpreter.run_node(node)
-        interpreter.env[node] = value
+        is_run = node in needed or node.op == "placeholder"
+        if is_run:
+            with torch.no_grad():  # not around the loop, where it would affect the caller between two items
+                interpreter.env[node] = known[node.name] if node in replaced else interpreter.run_node(node)
+        value = interpreter.env.get(node)
         for unused in interpreter.user_to_last_uses.get(node, ()):
             interpreter.env.pop(unused, None)
+        if not is_run:
+            continue
         if node.op == "call_function" and (wanted is None or node.name in wanted):
             if type(value) is int:  # a dimension's size, which reshapes read; in ONNX it is a scalar tensor
                 value = torch.tensor(value)

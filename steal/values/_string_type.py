@@ -107,7 +107,8 @@ class _Coder:
     def _tensor(self, value: torch.Tensor, letter: str) -> str:
         device = ("C" if value.device.type == "cpu" else "G") if self._with_device and letter == "T" else ""
         text = f"{device}{letter}{_dtype_code(value.dtype)}{self._dims(value.shape)}"
-        return text + _statistics(value) if self._with_min_max and letter == "T" else text
+        has_numbers = letter == "T" and not value.is_meta
+        return text + _statistics(value) if self._with_min_max and has_numbers else text
 
     def _array(self, value: np.ndarray) -> str:
         text = f"A{_array_code(value.dtype)}{self._dims(value.shape)}"

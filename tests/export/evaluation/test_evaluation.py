@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -227,6 +229,26 @@ def test_names_are_kept():
     names = [node.name for node in original.graph.nodes]
     assert "input" in names or "input_1" in names
     assert [node.name for node in module_on(original.graph_module, META).graph.nodes] == names
+
+
+def test_a_value_is_released_if_the_last_node_that_reads_it_does_not_run():
+    """Nothing that is wanted needs the sum."""
+
+    def forward(_, x):
+        y = x.exp()
+        z = y + 1
+        return y.sum(), z * 2
+
+    program = torch.export.export(module_of(forward), (torch.ones(4),))
+    alive = {}
+
+    def replaced(name, tensor):
+        copied = tensor.clone()
+        alive[name] = weakref.ref(copied)
+        return copied
+
+    walk = walk_eager(program, {"x": torch.ones(4)}, wanted={"exp", "mul"}, replace=replaced)
+    assert [(name, [item() for item in alive.values()]) for name, _ in walk] == [("exp", []), ("mul", [None])]
 
 
 def test_branches_are_moved():

@@ -213,6 +213,7 @@ BATCH, LENGTH = torch.export.Dim("batch"), torch.export.Dim("length")
         (np.ones(2, np.longdouble), {}, f"A{np.dtype(np.longdouble).name}r1"),
         ({"a": SIX, "b": None}, {"with_shape": True}, "dict(a:T1s2x3,b:None)"),
         ([SIX, (SIX, SIX)], {}, "#2[T1r2,(T1r2,T1r2)]"),
+        (torch.zeros(2, 3, device="meta"), {"with_min_max": True}, "T1r2"),
         ([1] * 25, {"with_min_max": True}, "#25[int=1,...][1,1:1.0]"),
         ([], {}, "#0[]"),
         ((), {}, "()"),
