@@ -85,6 +85,7 @@ def _by_backend(
         tolerance = default_tolerance(torch.float16)
 
     def on_backward(run: BackwardRun) -> None:
+        """Draw and report the first run of a backward graph."""
         if drawings is not None:
             drawings.backward(run)
         if settings.correctness_report is not False:

@@ -76,6 +76,7 @@ def _numbers_are_used(node: Node, graph: Graph) -> bool:
     numbers = node.outputs[:1]
     if len(node.outputs) == 1:  # of torch: a tuple, from which other nodes take the results
         users = graph.consumers.get(node.outputs[0], ())
+        # `arg1` is the second argument of getitem, the index; the numbers are the first result.
         numbers = tuple(name for user in users if user.attributes.get("arg1") == 0 for name in user.outputs)
     return any(name in graph.outputs or graph.consumers.get(name) for name in numbers)
 

@@ -102,14 +102,18 @@ class SummedSizes:
         return self._values.returned
 
     def _size_of(self, tensor: "_ModuleTensor") -> float:
-        """Return the size of the terms of the gradient with respect to an input or output."""
-        if tensor in self._pending:
+        """Return the size of the terms of the gradient with respect to an input or output: the largest of its readers.
+
+        A reader is a call that reads the tensor; without one, the call of the module around that which returns it.
+        """
+        if tensor in self._pending:  # in a module that returns what it receives, which adds nothing
             return 0.0
         self._pending.add(tensor)
         readers = self._values.readers(tensor)
         around = [] if readers else self._values.around(tensor)
         sizes = [self._size_in_reader(tensor, call) for call in readers]
-        sizes += [self._size_of_multiple(tensor, *calls) or self._size_in_reader(tensor, calls[1]) for calls in around]
+        for call, outer in around:
+            sizes.append(self._size_of_multiple(tensor, call, outer) or self._size_in_reader(tensor, outer))
         self._pending.discard(tensor)
         return max(sizes, default=0.0)
 

@@ -407,7 +407,11 @@ def _uses(execution: Execution) -> dict[str, list[Node]]:
 
 
 def _covered(matches: Matches, side: ValueSide, sources: ValueSide) -> frozenset[str]:
-    """Return the values of `sources` whose numbers are all in matches of values of `side`, each number counted once."""
+    """Return the values of `sources` whose numbers are all in matches of values of `side`.
+
+    A match without a layout has all numbers of its value. Matches in the same places count once. Others do not overlap:
+    they are parts of what is split.
+    """
     sizes: dict[str, dict[object, int]] = {}  # of the matches in each value, by where they are: once if they are equal
     for match in itertools.chain(*matches.values()):
         layout = None if match.layout is None else match.layout.without_repeats

@@ -141,13 +141,16 @@ def _is_transposed(execution: Execution, node: Node, weight: str) -> bool:
 
 
 def _exchanges(execution: Execution, node: Node) -> bool:
-    """Return whether a permutation exchanges dimensions of several elements; `einsum` adds others and permutes them."""
+    """Return whether a permutation exchanges dimensions of several elements, beside those of one that `einsum` adds."""
     shape, given = execution.graph.values[node.reads[0]].shape or (), node.attributes
-    order = [dim % len(shape) for dim in given.get("dims", given.get("perm", ()))] or [*range(len(shape))][::-1]
-    if "dim0" in given:
+    order = [*range(len(shape))]
+    if "dim0" in given:  # torch.transpose
         first, second = given["dim0"], given["dim1"]
-        order.reverse()
         order[first], order[second] = order[second], order[first]
+    elif dims := given.get("dims", given.get("perm")):  # torch.permute, and Transpose of ONNX
+        order = [dim % len(shape) for dim in dims]
+    else:  # Tensor.t, and Transpose without an attribute
+        order.reverse()
     moved = [dim for dim in order if shape[dim] != 1]
     return moved != sorted(moved)
 

@@ -1,6 +1,7 @@
 """Pair values that the same operator computes from the same values.
 
-`Pairing` says which values are harmless or settled, and which values of the reference, the sources, are free.
+A value is harmless if the reference has one of similar numbers, so that it is not wrong, and claimed are the sources
+(values of the reference) that pairs have already: see `Pairing`.
 """
 
 import itertools
@@ -58,9 +59,10 @@ class SameOperands:
         return PairedValue(name, (name,), "name") if name in sources else PairedValue(name, (sources[0],), "operands")
 
     def joined(self, value: ComputedValue) -> PairedValue | None:
-        """Pair a wrong value that should consist of those that its operator computes from the same values.
+        """Pair a wrong value that should consist of neighbours among those that its operator computes from the same.
 
-        Of several ways, the one with the fewest claimed sources is taken.
+        Their sizes along the last dimension add up to that of the value, as those of queries, keys and values do. Of
+        several ways, the one with the fewest claimed sources is taken.
         """
         shape, candidates = value.tensor.shape, list[tuple[str, ...]]()
         is_wrong = value.name not in self._pairing.harmless
@@ -75,7 +77,7 @@ class SameOperands:
         return PairedValue(value.name, parts, "operands") if parts else None
 
     def results(self, node: Node) -> list[str]:
-        """Return what the operator of a node computes in the reference from the same values.
+        """Return what the operator of a node computes in the reference from the same values, in order.
 
         If the node reads a joined value, that is what it computes from each of the parts.
         """

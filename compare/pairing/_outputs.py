@@ -104,15 +104,15 @@ def judge_outputs(
         actual: a run of B.
         reference_again: a run of A on other inputs; None if there is none.
         actual_again: likewise of B.
-        equal: whether the numbers of an output of A are those of one of B, which says where they are in A; None
-            compares runs in float64.
+        equal: returns whether an output of A (the first argument) has the numbers of one of B, of which the layout
+            (the third one) says where each is in A; None compares runs in float64.
     """
     again: tuple[Tensors, Tensors] | None = None
     if reference_again is not None and actual_again is not None:
         again = reference_again.output_tensors, actual_again.output_tensors
-    judge = _OutputPairing(reference, actual, again, equal)
+    judge = _OutputPairing(reference, actual, again, equal)  # an output of B is found once, so that the order counts
     found = {item.result.key: judge.found(item) for item in reference.outputs}
-    judge.refuse_other_order(found)
+    judge.refuse_other_order(found)  # sets those to None
     # If all outputs of A are of a cache, they are judged: there is nothing else.
     has_cache = any(map(_is_of_cache, actual.outputs)) or all(map(_is_of_cache, reference.outputs))
     lacking = [item for item in reference.outputs if found[item.result.key] is None]

@@ -189,9 +189,12 @@ def _is_cut_off(pairing: Pairing) -> bool:
 
 
 def _pair_reshaped(pairing: Pairing) -> None:
-    """Pair values of another shape: what a node reshapes with its result, and a harmless result with what it reshapes.
+    """Pair values that have another shape than their source, by the values that they are reshaped to or from.
 
-    The former from the last node, the latter from the first one, as several nodes may reshape one after the other.
+    What a node reshapes has the source of the result, if that has the shape of the source: the other program computes
+    it in this shape at once. A result has the source of what is reshaped if its numbers are similar to some of the
+    other program (`harmless`); one that must be wrong is left for ways that judge it. The former from the last node,
+    the latter from the first one, as several nodes may reshape one after the other.
     """
     harmless, graph = pairing.harmless, pairing.actual.graph
     nodes = [node for node in graph.nodes if node.operator.movement == "reshape"]

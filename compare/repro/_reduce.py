@@ -175,7 +175,10 @@ def _with_tensor(case: Case, name: str, tensor: torch.Tensor) -> Case:
 
 
 def _map_tensors(case: Case, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Case:
-    """Return the case with `change(name, tensor)` for each input, weight and initializer, without captured outputs."""
+    """Return the case with `change(name, tensor)` for each input, weight and initializer, which the model has.
+
+    What was recorded of the case is left out, as it is that of other numbers.
+    """
     model = None if case.model is None else case.model.clone()
     for name, tensor in case.initializers.items():
         changed = change(name, tensor)

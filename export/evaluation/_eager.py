@@ -48,7 +48,7 @@ def walk_eager(
         if is_run:
             with torch.no_grad():  # not around the loop, where it would affect the caller between two items
                 interpreter.env[node] = known[node.name] if node in replaced else interpreter.run_node(node)
-        value = interpreter.env.get(node)
+        value: Any = interpreter.env.get(node)
         for unused in interpreter.user_to_last_uses.get(node, ()):
             interpreter.env.pop(unused, None)
         if not is_run:

@@ -87,7 +87,10 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]  # as above
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `CacheLayerMixin.update`."""
+        """Put the keys and values of a new token, [rows, heads, 1, size], in their slot; return those of all slots.
+
+        See `CacheLayerMixin.update`; the caller has called `lazy_initialization` before the first token.
+        """
         length = self.cumulative_length[:, None, None, None]
         slots = torch.arange(self.slots, device=length.device)[:, None]
         is_new = slots == length.clamp(max=self.slots - 1)  # the first unused slot, or else the last one

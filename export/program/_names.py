@@ -108,12 +108,17 @@ class Names:
 
         Inlining records only that a node comes from the region, but keeps the order. If an operator occurs equally
         often in the region and among the inlined nodes, its occurrences correspond in order.
+
+        Args:
+            region: the graph of the region, and the arguments of its parameters.
+            inlined: the nodes of the decomposed program that come from the region.
         """
         body, operands = region
-        self._map_nodes(body, {})
+        self._map_nodes(body, {})  # which decompositions its nodes have is not recorded
         nodes = list(body.graph.nodes)
         parameters = [node for node in nodes if node.op == "placeholder"]
-        self._equivalents |= {p: a for p, a in zip(parameters, operands, strict=False) if isinstance(a, fx.Node)}
+        pairs = zip(parameters, operands, strict=False)
+        self._equivalents |= {parameter: node for parameter, node in pairs if isinstance(node, fx.Node)}
         for target in {node.target for node in nodes if node.op == "call_function"}:
             before = [node for node in nodes if node.target == target]
             after = [node for node in inlined if node.target == target]

@@ -60,7 +60,7 @@ def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Tr
     """
     where = _checked(path)
     budget = budget_of("trace") if memory is None else budget_of("trace", size=memory, memory=memory)
-    memory = budget.kind.memory
+    memory = budget.kind.memory  # the default, if none is given
     try:
         content = read_untrusted(where, budget)
     except OSError as error:
@@ -75,9 +75,9 @@ def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Tr
         raise TraceError(f"{str(where)!r} is not a valid {where.suffix} file: {problem}") from error
     if type(trace) is not dict:
         raise TraceError(f"{str(where)!r} contains a {type(trace).__name__}, not a trace, which is a dict")
-    size = unreadable(trace, memory // _MIN_VALUE)
-    if size is not None:
-        raise TraceError(f"{str(where)!r} {size}")
+    excess = unreadable(trace, memory // _MIN_VALUE)  # with the most values that the memory has room for
+    if excess is not None:
+        raise TraceError(f"{str(where)!r} {excess}")
     return trace
 
 

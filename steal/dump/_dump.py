@@ -74,7 +74,7 @@ class Dump(Records):
         if key not in self.records:
             raise KeyError(self._missing(key))
         spec = self.records[key].spec
-        if self.tensor_source.has_grown:
+        if self.tensor_source.has_grown:  # by parts, which a damaged index may name again and again
             self.tensor_source.check_grown_size(_references(spec))
         return decode(spec, self.tensor_source.get, self.source, self.shardings)
 

@@ -89,14 +89,14 @@ class Operators(DispatchExtra):  # type: ignore[no-untyped-call]
         return None  # `guarded` has handled an exception
 
     def _record_name(self, frame: RunningCall, operator: Operator) -> str | None:
-        """Return the record name of a call; None if it isn't selected."""
+        """Return the record name of a call; None if it isn't selected. Without patterns, all calls are."""
         if operator not in self._names:
             name = str(operator) if isinstance(operator, OpOverload) else f"higher_order.{operator}"
             hits = matching(self._wanted, name)
             self._matched |= hits
             self._names[operator] = name, bool(hits) or not self._wanted
         name, wanted = self._names[operator]
-        if name.startswith("prim."):  # prim.device, which only calls from Python make
+        if name.startswith("prim."):  # prim.device, which calls from Python make, and an exported program doesn't
             return None
         position = frame.extra_data.get("position", 0)
         frame.extra_data["position"] = position + 1

@@ -81,7 +81,11 @@ class InductorBackend:
         return _with_note(KernelGraphs(task, options).compiled_for(inputs), options, self.options)
 
     def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
-        """See `Switches.compile_without`: settings of Inductor, and options of the user."""
+        """Compile with some optimizations off, and return which others may still be on; see `Switches.compile_without`.
+
+        An optimization is a setting of Inductor, or an option of the user. Two variants with the same fingerprint, that
+        of the code that Inductor wrote, compute the same.
+        """
         options = without(self.options, off)
         compiled = replace(self, options=options).compile(program, optimize=True)
         graphs: KernelGraphs = compiled.handle

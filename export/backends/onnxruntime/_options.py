@@ -109,11 +109,12 @@ class OrtOptions:
     def code(self, level: str, providers: Sequence[Any]) -> str:
         """Return the code of a function `run(path, names, inputs)`; see `Script`.
 
-        It needs `onnxruntime` imported as `ort`, `ctypes`, and `numpy` as `np`.
+        It needs `onnxruntime` imported as `ort`, `ctypes`, and `numpy` as `np`. The session has what the user has set,
+        and not what `session` adds for the sake of other processes.
 
         Args:
             level: the name of the optimization level in `onnxruntime.GraphOptimizationLevel`.
-            providers: see `onnxruntime.InferenceSession`.
+            providers: a name, or a tuple of a name and perhaps options, for each provider.
         """
         attributes = {"graph_optimization_level": f"ort.GraphOptimizationLevel.{level}"}
         attributes |= {name: _code(value) for name, value in self.session_options.items()}
