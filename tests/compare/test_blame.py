@@ -17,6 +17,7 @@ from filch.compare.bisection._bisect import bisect
 from filch.export import BackendError
 from filch.export.backends import CompiledVariant, NotCompiledError, Switch, get_backend
 from support.models.small import module_of, recorded
+from support.thorough import slow
 
 ALLOWED = (Verdict(NODE, besides=0), Verdict(INSIDE, besides=0))
 # What needs `truth`, `repeats`, `introduced` and `unstable` of `compare` is marked in blaming.py.
@@ -56,6 +57,7 @@ def draw(kind, where, *, seed=0, beside=()):
     return fault
 
 
+@slow
 @pytest.mark.parametrize("where", [EXPORTED, COMPILED, INT8])
 def test_nothing_is_blamed_in_a_clean_run(where):
     """Neither float rounding nor the rounding of 8-bit integers is reported, in two calls with repeats."""

@@ -15,6 +15,7 @@ from filch.export import BackendError, ProgramError, export, load_program
 from filch.steal import DumpError, FilchError, steal_forward
 from support.faults.fakes import WrongBackend
 from support.models.small import module_of
+from support.thorough import slow
 
 
 class Model(nn.Module):
@@ -212,6 +213,7 @@ def test_a_backend_whose_outputs_instrumentation_changes_is_reported(capture, pr
     assert "instrumentation CHANGED the outputs" in report.table("nodes", width=200).splitlines()[1]
 
 
+@slow
 def test_three_calls_in_one_block_are_compared_call_by_call():
     """Each call has inputs of another shape; a fault in one call is reported for that call alone."""
     model, (ids,), shapes = tiny_llm(dynamic_shapes=True)
@@ -227,6 +229,7 @@ def test_three_calls_in_one_block_are_compared_call_by_call():
     assert {row.call for row in wrong.diverged} == {1}
 
 
+@slow
 def test_the_steps_of_generate_are_compared_where_the_program_fits():
     """One program is of the first step, one of the second, whose inputs are the cache that the first returns."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -386,6 +389,7 @@ def test_an_empty_capture_is_refused(program):
         compare(empty, program)
 
 
+@slow
 @pytest.mark.parametrize("optimized", [False, True])
 def test_files_of_torchs_exporter_are_mapped_by_their_metadata(tmp_path, optimized):
     """A wrong value in such a file is found at its module."""

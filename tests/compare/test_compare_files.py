@@ -33,6 +33,7 @@ from filch.steal import DumpError, steal_forward
 from support.models.port import Ported, port
 from support.models.small import capture_of
 from support.processes.commands import run
+from support.thorough import slow
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +242,7 @@ def program(bug=""):
     return export(model, args)
 
 
+@slow
 def test_a_right_port_is_close(capture, mapping):
     """Its module outputs are judged in each call, joined ones too, and other values are not."""
     report = compare(capture, program(), mapping=mapping, stages=("exported",))
@@ -253,6 +255,7 @@ def test_a_right_port_is_close(capture, mapping):
     assert report.notes[0] == "18 values of modules have a reference by the mapping"
 
 
+@slow
 @pytest.mark.parametrize("fault", [("epsilon", "blocks.1.ln1"), ("gelu", "blocks.1")])
 def test_a_bug_of_the_port_is_named(capture, mapping, tmp_path, capsys, fault):
     """Although the program does what the port does; on the command line, too."""

@@ -20,7 +20,7 @@ from filch.compare.models._drawn_inputs import draw_inputs
 from filch.export import as_program, export, load_program, optimize
 from support.models.plain_onnx import VARIANTS, new_names, plain, renamed, saved_by_onnxruntime
 from support.models.small import onnx_model
-from support.thorough import kept
+from support.thorough import kept, slow
 
 MODELS = ("llama", "gpt2", "bert", "resnet")
 PAIRS = [*itertools.product(MODELS, VARIANTS)]
@@ -36,6 +36,7 @@ def notes(report, text):
     return [note for note in report.notes if text in note]
 
 
+@slow
 @pytest.mark.parametrize(("name", "variant"), kept(PAIRS, *KEPT))
 def test_a_sound_pair_is_silent(name, variant):
     """What torch, ONNX Runtime and onnx make of a model is the model: no value differs, and outputs are judged."""
@@ -47,6 +48,7 @@ def test_a_sound_pair_is_silent(name, variant):
     assert all(row.float64 is not None for row in outputs(report))
 
 
+@slow
 @pytest.mark.parametrize("name", kept(["gpt2", "resnet"], "gpt2"))
 def test_a_file_of_the_unoptimized_model_can_be_the_reference(name):
     """The same holds with the programs exchanged."""
@@ -82,6 +84,7 @@ def check(report, culprits, wrong):
     assert not report.close and culprits & {first.node, *first.unjudged}, f"{wrong.text}\n{report}"
 
 
+@slow
 @pytest.mark.parametrize("name", kept(MODELS, "gpt2"))
 def test_a_planted_fault_is_named(name):
     """Faults of all kinds for which the model has a place, at least five in each model."""
@@ -92,6 +95,7 @@ def test_a_planted_fault_is_named(name):
         check(report, wrong.culprits, wrong)
 
 
+@slow
 @pytest.mark.parametrize("name", kept(["gpt2", "resnet"], "resnet"))
 def test_a_planted_fault_is_named_without_names(name):
     """The values after the fault are found by what reads them, although no name and no number is the same."""
@@ -101,6 +105,7 @@ def test_a_planted_fault_is_named_without_names(name):
         check(compare_programs(plain(name), renamed(model), stages=("exported",)), culprits, wrong)
 
 
+@slow
 def test_a_fault_in_a_fused_node_is_named():
     """The reference has the nodes that ONNX Runtime fused in the file that is judged."""
     wrong = fault("llama", "approximated activation")
@@ -445,6 +450,7 @@ def test_both_name_the_node_that_is_wrong_first(other, value):
     check_first_wrong(other, value)
 
 
+@slow
 @pytest.mark.parametrize(("other", "value"), WRONG.values(), ids=WRONG)
 def test_both_name_it_without_names(other, value):
     check_first_wrong(without_names(other), f"other_{value}")

@@ -15,6 +15,7 @@ from filch.export import as_program, export
 from filch.steal import steal_forward
 from support.models.fused_llama import fused_onnx, quantized, tiny_llama
 from support.models.small import onnx_model
+from support.thorough import slow
 
 MASK = {"count", "last", "past"}  # integers for an operator, which the model does not have
 
@@ -106,6 +107,7 @@ def judged(report):
     return {row.value for row in rows if row.judged}
 
 
+@slow
 def test_all_values_of_a_sound_file_are_judged_by_float64(fused):
     """A joined product, attention with rotary embeddings, and both results of a norm with a residual."""
     file, exported, capture = fused
@@ -145,6 +147,7 @@ def test_joined_weights_may_be_in_any_order_if_the_outputs_are_right(fused):
     assert {"layer0.qkv.out", "k", "q", "v", "ordered"} <= judged(report)
 
 
+@slow
 def test_a_file_of_4_bits_is_judged_by_a_model_with_the_same_weights(four_bits):
     """What is left is the rounding of the operand of products to 8 bits."""
     file, notes, exported, capture = four_bits

@@ -15,6 +15,7 @@ from filch.steal import steal_forward
 from support.models.plain_onnx import new_names, plain, renamed, saved_by_onnxruntime
 from support.models.small import capture_of, module_of
 from support.models.zoo import exported
+from support.thorough import slow
 
 
 def recorded(model, args):
@@ -49,6 +50,7 @@ def nodes(report):
     return [row for row in report.rows if row.kind in ("node", "fused")]
 
 
+@slow
 @pytest.mark.parametrize(
     ("name", "change"), [("resnet", renamed), ("bert", saved_by_onnxruntime), ("bert", lambda model: model)]
 )

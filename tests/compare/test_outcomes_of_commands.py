@@ -32,7 +32,7 @@ from support.faults.fakes import WrongBackend
 from support.models.hand_made import float64_values, judge_of
 from support.models.small import capture_of, module_of
 from support.models.zoo import build
-from support.thorough import kept
+from support.thorough import kept, slow
 
 Change = Callable[[torch.Tensor], torch.Tensor | None]
 X = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
@@ -218,6 +218,7 @@ SLOW = {"compare", "torch.compile", "decode", "invariance"}
 KINDS = {"NaN", "zero", "missing", "reordered", "a part"}  # of ways, of which these commands are tried with one each
 
 
+@slow
 @pytest.mark.parametrize(
     ("command", "way"), kept(PAIRS, *(pair for pair in PAIRS if pair[0] not in SLOW or pair[1] in KINDS))
 )
@@ -245,6 +246,7 @@ right_with_first = cache(lambda number: right_of(with_first(number)))
 KINDS = [("inf", "inf"), ("inf", "-inf"), ("inf", "nan"), ("nan", "nan"), ("nan", "inf"), ("nan", "0")]
 
 
+@slow
 @pytest.mark.parametrize("command", ["check", "compare", "diff", "align"])
 @pytest.mark.parametrize(("expected", "actual"), KINDS)
 def test_what_is_not_finite_has_to_be_of_the_same_kind(expected, actual, command, tmp_path):

@@ -14,6 +14,7 @@ from filch.export import PassError, export, optimize
 from filch.export.backends import get_backend
 from filch.export.passes import PassContext, default_passes, pass_names
 from support.models.small import capture_of
+from support.thorough import slow
 
 CORRECT = ("InlinePass", "FoldConstantPass", "SubgraphRewritePass")
 BEHIND = ("CommonSubexpressionEliminationPass", "OrtExtendedPass")
@@ -138,6 +139,7 @@ FAULTS = {scale_weight: ("MatMul", "Gemm"), swap_operands: ("Sub",), drop_epsilo
 # The pass at fault
 
 
+@slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_wrong_pass_is_named(made, judged, kind, fault):

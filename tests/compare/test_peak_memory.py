@@ -7,7 +7,7 @@ import pytest
 
 from support.processes import memory
 from support.processes.forked import run_python
-from support.thorough import kept
+from support.thorough import kept, slow
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="only Linux tells what memory a process had at its largest"
@@ -30,6 +30,7 @@ def _peaks(use, limit=_TWICE):
     return peaks
 
 
+@slow
 def test_a_check_has_the_weights_twice():
     """The model's own, and those that ONNX Runtime has converted for one session at a time."""
     peaks = _peaks("check")
@@ -37,6 +38,7 @@ def test_a_check_has_the_weights_twice():
     assert max(peaks["export: step"], peaks["capture"], peaks["exported graph: compiling"]) < _ONCE
 
 
+@slow
 def test_no_session_is_kept_while_another_one_is_created():
     """ONNX Runtime converts the weights of a `Gemm` without optimization, too."""
     peaks = _peaks("gemms")
@@ -45,12 +47,14 @@ def test_no_session_is_kept_while_another_one_is_created():
     assert peaks["compiled graph: compiling"] < 1.3
 
 
+@slow
 @pytest.mark.parametrize("use", kept(["files", "programs"], "programs"))
 def test_a_comparison_of_files_or_programs_has_the_weights_twice(use):
     """Pages of the mapped file, and those that ONNX Runtime has converted; of two programs, each has both."""
     assert {name: peak for name, peak in _peaks(use).items() if peak > _TWICE} == {}
 
 
+@slow
 def test_an_alignment_has_one_model_at_a_time_in_float64():
     """Beside both in float32."""
     peaks = _peaks("modules", 3)
@@ -58,6 +62,7 @@ def test_an_alignment_has_one_model_at_a_time_in_float64():
     assert max(peaks["matching weights"], peaks["matching values"], peaks["finding differences"]) < 1.7
 
 
+@slow
 @pytest.mark.parametrize("use", ["save", "dumps"])
 def test_files_are_written_and_compared_without_copies_of_the_weights(use):
     """A program is saved from the memory of its model; of two dumps, one value at a time is compared."""

@@ -19,7 +19,7 @@ from filch.steal.values._arguments import argument_tensors
 from support.models.small import module_of
 from support.models.zoo import exported
 from support.processes.compilers import needs_compiler
-from support.thorough import thorough
+from support.thorough import slow, thorough
 
 
 def small():
@@ -64,6 +64,7 @@ def check(one, planter, kinds, program=None):
         assert report.undisturbed
 
 
+@slow
 @pytest.mark.parametrize(
     ("name", "level", "kinds"),
     [
@@ -79,6 +80,7 @@ def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimized_is_named_first(na
     check(one, OrtPlants(program, one.inputs, get_backend("onnxruntime-cpu", level=level)), kinds, program)
 
 
+@slow
 def test_a_wrong_layer_of_the_model_that_openvino_read_is_named_first():
     """OpenVINO compiles a model with one wrong operation."""
     pytest.importorskip("openvino", reason="backend 'openvino' needs pip install 'filch[openvino]'")
@@ -88,6 +90,7 @@ def test_a_wrong_layer_of_the_model_that_openvino_read_is_named_first():
     check(one, OpenVinoPlants(one.program, one.inputs), ("weight bit", "attribute"))
 
 
+@slow
 @needs_compiler
 def test_a_wrong_kernel_of_inductor_is_named_first():
     """Its source, the library function that it calls, or the lowering that generates it is wrong."""

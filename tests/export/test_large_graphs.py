@@ -11,6 +11,7 @@ from filch.compare.provenance._provenance import NodeProvenance
 from filch.export import Graph, Node, load_program
 from filch.export.backends import Compiled
 from support.processes.forked import run_python
+from support.thorough import slow
 
 
 def _chain(nodes):
@@ -141,6 +142,7 @@ def _counted(script, *arguments):
     return [*zip(counts[::2], counts[1::2], strict=True)]
 
 
+@slow
 def test_a_graph_is_read_and_written_as_text_in_linear_time(tmp_path):
     first = _saved(_chain(100), tmp_path / "first.onnx")
     paths = [
@@ -153,6 +155,7 @@ def test_a_graph_is_read_and_written_as_text_in_linear_time(tmp_path):
         assert many / few < 2.2
 
 
+@slow
 def test_a_graph_is_compared_in_linear_time(tmp_path):
     """Values are matched by value: in one model all are equal, in the other all differ."""
     first = _saved(_chain(100), tmp_path / "first-100.onnx")
@@ -164,6 +167,7 @@ def test_a_graph_is_compared_in_linear_time(tmp_path):
         assert many / few < 2.2
 
 
+@slow
 def test_a_graph_is_optimized_in_linear_time(tmp_path):
     """Also by onnxscript's rules for patterns of several outputs, for each of which it reads all nodes."""
     paths = [_saved(_plus(size), tmp_path / f"{size}.onnx") for size in (100, 400, 800)]

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 import filch
 from filch.export.common._onnxruntime import OLDEST
+from support.thorough import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("steal", "export", "compare")
@@ -131,6 +132,7 @@ except ModuleNotFoundError as error:
 """
 
 
+@slow
 def test_steal_needs_torch_numpy_and_onnx_alone():
     """A training machine records and restores with these three, and what they require; all else is hidden here."""
     done = subprocess.run([sys.executable, "-c", STEAL_ALONE], capture_output=True, text=True, check=False)

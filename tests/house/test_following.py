@@ -10,7 +10,7 @@ import pytest
 from support.processes.commands import run
 from support.processes.following import follow
 from support.processes.stories import skip_if_mended
-from support.thorough import thorough
+from support.thorough import slow, thorough
 
 pytestmark = pytest.mark.usefixtures("forked_repros")
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +72,7 @@ def files(tmp_path_factory):
     return folder
 
 
+@slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_suggestions_lead_from_a_fault_to_its_node(files, tmp_path, monkeypatch, fault):
     """Three commands: compare, find the cause, run the repro."""
@@ -88,6 +89,7 @@ def test_suggestions_lead_from_a_fault_to_its_node(files, tmp_path, monkeypatch,
     assert len(followed.commands) == 3
 
 
+@slow
 @pytest.mark.parametrize(("model", "backend"), STORIES)
 def test_suggestions_lead_from_each_story_to_its_repro(tmp_path, monkeypatch, model, backend):
     """The bug is in ONNX Runtime, in Inductor or in the exporter; the first command is the one of the guides."""

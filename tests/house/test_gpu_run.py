@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.thorough import slow
+
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = ROOT / "benchmarks" / "gpu"
 MODULES = ("_probe", "_report", "_steps", "_test_records", "_tests")
@@ -77,6 +79,7 @@ def test_a_step_that_hangs_is_ended_with_its_children(runner, tmp_path):
     assert beats.stat().st_size == count > 0
 
 
+@slow
 def test_a_crash_or_a_hang_loses_no_other_test(runner, tmp_path):
     """The tests before it keep their results, and those after it run."""
     import _tests
@@ -105,6 +108,7 @@ def test_a_crash_or_a_hang_loses_no_other_test(runner, tmp_path):
     assert results["test_hang"].reason == "not finished after 8 s"
 
 
+@slow
 def test_a_file_without_results_has_failed(runner, tmp_path):
     """It can't be imported, no test in it is selected, or no time is left; a crash after the tests counts, too."""
     import _tests
@@ -202,6 +206,7 @@ if __name__ == "__main__":
 """
 
 
+@slow
 @pytest.mark.parametrize(("wrong", "status"), [(False, 0), (True, 1)])
 def test_a_run_ends_with_the_file_and_a_status(tmp_path, wrong, status):
     """In a copy, with a device that is made up, one test, and benchmarks of one line."""
@@ -225,6 +230,7 @@ def test_a_run_ends_with_the_file_and_a_status(tmp_path, wrong, status):
     assert f"test_it | {'failed' if wrong else 'passed'} |" in written
 
 
+@slow
 def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path):
     """And writes nothing: the exit status is that of no device."""
     import torch

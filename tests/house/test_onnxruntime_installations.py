@@ -12,6 +12,7 @@ from filch.export import BackendError, ExportError, export, lower, optimize
 from filch.export.backends import get_backend
 from filch.export.common import _onnxruntime
 from support.models.small import capture_of
+from support.thorough import slow
 
 BACKENDS = ["onnxruntime-cpu", "onnxruntime-cuda", "onnxruntime-tensorrt"]
 NOT_INSTALLED = (
@@ -91,6 +92,7 @@ def test_lowering_to_integers_tells_that_the_runtime_is_missing(none_installed, 
     assert str(caught.value) == f"lowering to {to} {NOT_INSTALLED}"
 
 
+@slow
 @pytest.mark.parametrize("command", [["demo"], ["check", "filch.compare:tiny_llm"]], ids=" ".join)
 def test_the_command_line_tells_that_the_runtime_is_missing(none_installed, command, monkeypatch, capsys):
     """One line and exit code 2: no other backend takes its place."""

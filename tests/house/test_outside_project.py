@@ -5,6 +5,7 @@ import os
 import pytest
 
 from support.processes.forked import run_python
+from support.thorough import slow
 
 MODEL = """\
 from torch import nn
@@ -48,6 +49,7 @@ def project(tmp_path):
     return run
 
 
+@slow
 def test_an_outside_project_keeps_its_model_as_it_is(project):
     """Golden creation, a pass, a planted regression that is found and named, and the update that takes it for right."""
     assert len(TESTS.splitlines()) == 15

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import filch
+from support.thorough import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("steal", "export", "compare")
@@ -96,12 +97,14 @@ def interpreters(wheel, tmp_path_factory):
     return made
 
 
+@slow
 def test_the_wheel_holds_every_file(site):
     """A sub-package that pyproject.toml does not list works in an editable install, and nowhere else."""
     rooms = {f"{room}/{file}" for room in ROOMS for file in _files(ROOT / room)}
     assert _files(site / "filch") == {*TOP, *rooms}
 
 
+@slow
 def test_the_wheel_takes_no_name_but_ours(site):
     """A top-level `export` or `compare` would shadow what users call so themselves."""
     assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"filch", "bin"}
@@ -122,6 +125,7 @@ def test_filch_is_whole_wherever_python_is_started(interpreters, tmp_path, insta
     assert printed.split() == [str(expected), filch.__version__]
 
 
+@slow
 def test_a_users_own_files_stay_theirs(site, tmp_path):
     """A script beside an own `export.py`, `compare.py` and `steal.py` gets its own and ours."""
     for room in ROOMS:

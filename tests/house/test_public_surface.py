@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.thorough import slow
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("steal", "export", "compare")
 FILES = sorted([*ROOT.glob("*.py"), *(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))])
@@ -149,6 +151,7 @@ def test_importing_a_lazy_package_costs_nothing(statement):
     assert _loaded_by(statement) - sys.stdlib_module_names == {"filch"}
 
 
+@slow
 def test_steal_and_its_names_need_no_runtime():
     """`filch.Dump` loads what `filch.steal` does, and not `filch.export` beside it: on a training box it may lack."""
     assert not _loaded_by("from filch import Dump; import filch.steal") & RUNTIMES
@@ -160,6 +163,7 @@ def test_the_plugin_costs_nothing_until_it_is_used():
     assert _loaded_by("import pytest, filch.compare.testing._plugin") - plain - sys.stdlib_module_names == {"filch"}
 
 
+@slow
 def test_a_start_of_pytest_loads_no_torch(tmp_path):
     """The whole way, over the entry point: the plugin is there, torch is not."""
     code = (

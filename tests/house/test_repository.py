@@ -13,11 +13,12 @@ import torch
 import filch
 from support.processes import documents
 from support.processes.forked import run_python
+from support.thorough import kept
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-SLOW_EXAMPLES = {"hidet_dynamo.py", "trace_training.py"}
+QUICK_EXAMPLE = ROOT / "examples" / "visualize_model.py"
 # stories.md has a test of its own, which skips what was mended since.
 PAGES = [
     page
@@ -27,13 +28,10 @@ PAGES = [
 
 
 @pytest.mark.usefixtures("forked_repros")
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", kept(PAGES, README), ids=lambda path: path.name)
 def test_what_a_page_shows_is_what_happens(page, tmp_path, monkeypatch):
     """Each block does what the ones before it made possible, and prints what stands below it, times apart."""
     text = page.read_text("utf-8")
-    slow = re.search("^<!-- slow: (.*) -->$", text, flags=re.MULTILINE)
-    if slow and "FILCH_ALL_STORIES" not in os.environ:
-        pytest.skip(f"{slow[1]}: FILCH_ALL_STORIES=1 runs it")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     shown = documents.Page(text, page.name)
@@ -88,11 +86,9 @@ def _left(folder):
     return {path for path in folder.rglob("*") if not passing & set(path.parts)}
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("example", kept(EXAMPLES, QUICK_EXAMPLE), ids=lambda path: path.name)
 def test_examples_run_and_clear_up(example, tmp_path):
     """Each example runs by itself, and leaves nothing: not where it is called, not beside itself."""
-    if example.name in SLOW_EXAMPLES and "FILCH_ALL_STORIES" not in os.environ:
-        pytest.skip("compiles ResNet-18 with Inductor for half a minute: FILCH_ALL_STORIES=1 runs it")
     terminal = {"COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"}
     environment = {name: value for name, value in os.environ.items() if name not in terminal}
     before = _left(example.parent)

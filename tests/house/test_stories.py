@@ -14,7 +14,7 @@ from filch.compare.models._factory import make_subject
 from support.processes.compilers import needs_compiler
 from support.processes.documents import run, shows
 from support.processes.stories import installs, skip_if_mended, story
-from support.thorough import thorough
+from support.thorough import slow, thorough
 
 pytestmark = pytest.mark.usefixtures("forked_repros")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -45,6 +45,7 @@ def by_inductor(subject):
     return torch.compile(subject.model)(*subject.args).detach().numpy()
 
 
+@slow
 @pytest.mark.parametrize(
     ("model", "by"),
     [
@@ -92,6 +93,7 @@ def test_a_story_installs_the_version_that_has_its_bug(monkeypatch, model):
         skip_if_mended(model)
 
 
+@slow
 def test_the_story_of_several_processes_is_true(tmp_path, monkeypatch):
     """The backward pass of the module is named that has the wrong gradient."""
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,9 @@ def thorough(reason: str = "others are like this one") -> pytest.MarkDecorator:
     return pytest.mark.skipif(not IS_THOROUGH, reason=f"{reason}: FILCH_ALL_STORIES=1 runs it")
 
 
+slow = thorough("takes seconds")  # for tests whose file has quicker ones
+
+
 def kept(cases: Iterable[Any], *names: Any) -> list[Any]:
     """Return the cases of a test, of which all but those of these names are thorough.
 

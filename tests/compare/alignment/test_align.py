@@ -16,6 +16,7 @@ from filch.compare.layouts._solve import solve
 from filch.export import TraceError
 from filch.steal import FilchError, steal_forward
 from support.models.small import capture_of, module_of
+from support.thorough import slow
 
 from ...support.models.port import BUGS, LAYERS, port
 
@@ -67,6 +68,7 @@ def test_weights_say_how_they_are_arranged():
     assert set(joined.sources) == {f"layers.1.attention.{name}.weight" for name in ("query", "key", "value")}
 
 
+@slow
 @pytest.mark.parametrize(("bug", "block"), [(bug, index % LAYERS) for index, bug in enumerate(BUGS)])
 def test_a_bug_is_named_with_its_module(bug, block):
     """The first departure is in the module that has the bug, and no other module is blamed."""
@@ -150,6 +152,7 @@ def test_differing_settings_are_in_the_note():
     assert departure.reference_module == "layers.1.norm_1"
 
 
+@slow
 def test_a_missing_weight_is_reported():
     """A weight that was not copied is in no weight of A, and that of A is unused."""
     a, b, args = port()
@@ -214,6 +217,7 @@ def test_equal_weights_are_told_apart_by_their_order():
     assert all(value.places for value in result.values)
 
 
+@slow
 def test_another_output_is_a_difference():
     """A port that returns another value of A is no port, although each of its values is one of A."""
     a, b, args = port()
@@ -239,6 +243,7 @@ def test_inputs_with_equal_numbers_are_remarked_on():
     assert any("use other inputs" in remark for remark in result.remarks)
 
 
+@slow
 def test_inputs_with_other_numbers_are_remarked_on():
     """The models are not to blame then."""
     a, b, (tokens,) = port()
@@ -265,6 +270,7 @@ def test_neither_implementation_is_changed():
     assert torch.equal(state, torch.random.get_rng_state())
 
 
+@slow
 def test_a_mapping_is_written_checked_and_corrected(tmp_path):
     """The rows of a file are confirmed, and a wrong one is reported."""
     a, b, args = port()
@@ -494,6 +500,7 @@ class Rotated(nn.Module):
         return x * cos + torch.cat([-x[..., 8:], x[..., :8]], -1) * sin
 
 
+@slow
 def test_a_table_that_a_right_port_has_is_no_reason():
     """What is wrong is said to read keys without a norm, once; not to read a table that A computes as well."""
     torch.manual_seed(0)
@@ -512,6 +519,7 @@ def test_a_table_that_a_right_port_has_is_no_reason():
     assert "reads cos, whose numbers are not all in weights of A" in align(a, wrong, tokens).departures[0].note
 
 
+@slow
 def test_what_explains_all_departures_comes_first():
     """Other inputs are said before the operations that compute something else because of them."""
     a, b, (tokens,) = port()

@@ -6,7 +6,7 @@ import torch
 from faults.porting import STYLES, make, read_set
 from filch.compare import align
 from ports import HELD_OUT_PORTS, PORTS
-from support.thorough import kept
+from support.thorough import kept, slow
 
 
 @pytest.mark.parametrize("name", HELD_OUT_PORTS)
@@ -62,6 +62,7 @@ SETS = "second", "third", "fourth", "sixth", "seventh"
 BUGS = {name: bug for part in SETS for name, bug in read_set(part).bugs.items()}
 
 
+@slow
 @pytest.mark.parametrize("name", kept(NAMED, *KEPT))
 def test_a_bug_is_named_first_and_alone(name):
     style = "fresh" if name.startswith(FRESH) else "trained"
@@ -74,6 +75,7 @@ def test_a_bug_is_named_first_and_alone(name):
     assert sum(bug.found(item) == "elsewhere" for item in further) == (name == "opt: eps of the last norm")
 
 
+@slow
 @pytest.mark.parametrize(("port", "style"), [("gptj", STYLES[0]), ("opt", STYLES[1]), ("mamba", STYLES[1])])
 def test_weights_in_no_regular_order_or_folded_by_head_are_found(port, style):
     """And a port without a bug has no departure."""

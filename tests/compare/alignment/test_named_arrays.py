@@ -10,6 +10,7 @@ from filch.compare import CompareError, align
 from filch.steal import steal_forward
 from support.models.numpy_gpt2 import FAULTS, gpt2, numpy_gpt2, numpy_weights, tokens
 from support.processes.commands import run
+from support.thorough import slow
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,7 @@ def weights(model):
     return numpy_weights(model)
 
 
+@slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 def test_a_correct_port_is_close(model, weights, dtype):
     """All arrays are found but those that GPT-2 does not compute; these don't matter, as later ones are right."""
@@ -33,6 +35,7 @@ def test_a_correct_port_is_close(model, weights, dtype):
     assert places["b2/ln2"] == ("transformer.h.2.ln_2",)
 
 
+@slow
 @pytest.mark.parametrize(
     ("fault", "dtype"),
     [*zip(FAULTS, itertools.cycle([np.float64, np.float32]), strict=False), ("no scale", np.float16)],
@@ -84,6 +87,7 @@ def test_one_wrong_number_is_enough(model, weights):
     assert [departure.module for departure in result.departures] == ["logits"]
 
 
+@slow
 def test_weights_are_told_from_values(model, weights):
     """Weights among the arrays are found in those of A, one with another number is named, and values are compared."""
     arrays = {**weights, **numpy_gpt2(weights, tokens().numpy(), np.float32)}
@@ -112,6 +116,7 @@ def test_arrays_in_another_order_name_no_first_one(model, weights):
     assert "not in the order of the run" in result.wrong_outputs[0]
 
 
+@slow
 def test_arrays_can_be_the_reference(model, weights):
     """The port is A and the module is B: the first array of A that the module does not compute is missing."""
     ids = tokens()
@@ -122,6 +127,7 @@ def test_arrays_can_be_the_reference(model, weights):
     assert [departure.module for departure in result.missing] == ["b1/ln1"]
 
 
+@slow
 def test_two_sets_of_arrays(weights):
     """Without any graph, rounding is assumed, and the order of the arrays decides."""
     ids = tokens().numpy()
@@ -131,6 +137,7 @@ def test_two_sets_of_arrays(weights):
     assert [departure.module for departure in result.departures] == ["b1/act"]
 
 
+@slow
 def test_captures_and_dumps(model, weights, tmp_path):
     """A dump is compared by what modules returned; so is a capture, and one that has parameters by these, too."""
     path = tmp_path / "a.onnx"

@@ -9,7 +9,7 @@ from faults.porting import make, read_set
 from filch.compare import align
 from filch.compare.results._alignment import AlignedValue, Departure
 from ports import FIRST_PORTS, Bug, Port
-from support.thorough import kept
+from support.thorough import kept, slow
 
 UNKNOWN_WEIGHTS = {"qwen2": "cos|sin"}  # tables of what the model computes
 INSIDE = {name: {"output encoder_last_hidden_state"} for name in ("t5", "whisper")}  # which ports do not return
@@ -25,6 +25,7 @@ NAMED_ALONE = (
 )
 
 
+@slow
 @pytest.mark.parametrize("name", FIRST_PORTS)
 def test_values_of_a_correct_port_are_found_where_they_are(name):
     """Each output of a module that the port computes is found, in its place, and none that it does not compute."""
@@ -39,6 +40,7 @@ def test_values_of_a_correct_port_are_found_where_they_are(name):
     assert [weight for weight in result.weights if weight.complete == bool(unknown.fullmatch(weight.name))] == []
 
 
+@slow
 @pytest.mark.parametrize(("name", "bug"), kept(BUGS, *KEPT))
 def test_a_bug_of_a_port_is_named_in_its_module(name, bug):
     """The first departure is an operation of the module that has the bug."""

@@ -16,6 +16,7 @@ from support.models.plain_onnx import renamed, saved_by_onnxruntime
 from support.models.port import port
 from support.models.small import capture_of
 from support.processes.commands import run
+from support.thorough import slow
 
 TOKENS = port()[2][0]
 LAYER = 1  # has the planted fault
@@ -95,6 +96,7 @@ def departures(result):
     return [departure.value for departure in result.departures]
 
 
+@slow
 def test_a_correct_program_is_aligned_completely(model, program):
     """All weights and module outputs are found; where metadata say in which module, and where they don't."""
     result = align(model, program, TOKENS)
@@ -108,6 +110,7 @@ def test_a_correct_program_is_aligned_completely(model, program):
     assert all(value.places for value in result.values)
 
 
+@slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_by_its_node(model, program, fault):
     """B leaves A at the value of this node, and nowhere else."""
@@ -120,6 +123,7 @@ def test_a_fault_is_named_by_its_node(model, program, fault):
     assert result.unused_weights == ((f"layers.{LAYER}.up.bias",) if missing else ())
 
 
+@slow
 def test_two_faults_are_both_named(model, program):
     """The program runs again with the numbers of A behind the first one."""
     wrong, values = faulty(program, wrong_epsilon, wrong_activation)
@@ -128,6 +132,7 @@ def test_two_faults_are_both_named(model, program):
     assert result.departures[0].note == "eps is 0.001, 1e-05 in A"
 
 
+@slow
 def test_a_program_may_be_the_reference(model, program):
     """With the same result, and with modules of the metadata."""
     _, b, args = port()
@@ -139,6 +144,7 @@ def test_a_program_may_be_the_reference(model, program):
     assert [departure.module for departure in result.departures] == [f"blocks.{LAYER}.ln1"]
 
 
+@slow
 def test_two_programs_get_drawn_inputs(program, tmp_path, capsys):
     """On the command line, too, where a wrong one exits with 1."""
     onnx.save(program, tmp_path / "a.onnx")
@@ -152,6 +158,7 @@ def test_two_programs_get_drawn_inputs(program, tmp_path, capsys):
     assert values[0] in output
 
 
+@slow
 def test_modules_of_an_export_are_known(model):
     """A program that Filch has exported says what modules return, so that a mapping can name them."""
     exported = export(model, (TOKENS,))
@@ -196,6 +203,7 @@ def test_constants_of_nodes_are_weights():
     assert {weight.name: weight.complete for weight in result.weights} == {"w": True, "b": True}
 
 
+@slow
 def test_a_file_that_onnxruntime_has_optimized_is_evaluated(model, program):
     """It has fused operators, which ONNX does not define."""
     fused = saved_by_onnxruntime(program)
@@ -245,6 +253,7 @@ def test_what_can_not_be_run_is_refused(program):
         align(layer, fused, x)
 
 
+@slow
 def test_other_precisions_are_remarked_on(program):
     """Rounded weights have other numbers, which are no fault of the program."""
     model = port()[0].half()

@@ -27,6 +27,7 @@ from filch.export.backends.onnxruntime._options import CUDA, OrtOptions
 from filch.export.backends.onnxruntime._switches import switches_of, without
 from support.models.small import capture_of, recorded
 from support.processes import commands
+from support.thorough import slow
 
 
 class Small(nn.Module):
@@ -266,6 +267,7 @@ def test_the_node_that_overflows_in_float16_is_blamed():
     assert {*names(report)} == needed and {one.kind for one in report.culprits} == {"node in lower precision"}
 
 
+@slow
 def test_settings_of_inductor_are_blamed():
     """Inductor has a setting that makes relu wrong, for tests."""
     model, args = nn.ReLU(), (torch.linspace(-1, 1, 16),)

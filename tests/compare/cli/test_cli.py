@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from support.processes.commands import run
+from support.thorough import slow
 
 FACTORIES = """
 import torch
@@ -66,6 +67,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@slow
 def test_the_demo_prints_its_tables_and_the_files_it_wrote(folder, capsys):
     """It prints the verdict and a table of modules in at most 80 columns, and the paths of the files."""
     code = run("demo")
@@ -186,6 +188,7 @@ def test_diff_compares_two_dumps_without_a_model(folder, capsys):
     assert json.loads(capsys.readouterr().out)["close"] is False
 
 
+@slow
 def test_json_is_printed_even_if_nothing_else_is(folder, capsys):
     """`--json --quiet` prints what `--json` does, without the names of the files that are written."""
     run("steal", "export.py:good", "-o", "ref.onnx", "-q")

@@ -18,6 +18,7 @@ from filch.compare import load_report
 from filch.export import trace_graph
 from filch.export.views import view_names
 from support.processes.commands import run
+from support.thorough import slow
 
 FACTORY = """
 import torch
@@ -221,6 +222,7 @@ def test_a_report_is_written_in_the_format_of_its_suffix(folder, suffix):
     assert {".csv": "call,stage", ".html": "<!doctype html>", ".md": "model.onnx on"}[suffix] in text[:60]
 
 
+@slow
 def test_what_is_written_is_served_until_it_is_interrupted(folder):
     """The netron package serves it, on this machine only."""
     pytest.importorskip("netron")

@@ -14,6 +14,7 @@ from filch.compare.rendering._console import as_text, print_text
 from filch.compare.rendering._table import Column, Table
 from support.models.small import capture_of
 from support.processes.commands import run
+from support.thorough import slow
 
 TABLE = Table((Column("näme", fill=True), Column("error µ")), (("日本", "1e-7"),))
 
@@ -114,6 +115,7 @@ except SystemExit:
 """
 
 
+@slow
 @pytest.mark.parametrize(("chosen", "count"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), (_ACTIVE, "30000000000")])
 def test_threads_of_a_command_spin_for_a_short_time_unless_the_user_says_otherwise(chosen, count):
     """Longer, they would keep each other from running where other processes need the processor, too."""

@@ -21,7 +21,7 @@ from support.faults.decoding import change_late, exchanged, replaced, with_furth
 from support.models.exports import copied
 from support.models.fused_llama import fused_onnx, tiny_llama, with_cache
 from support.models.zoo import build
-from support.thorough import kept
+from support.thorough import kept, slow
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST, PAST = 3, "past_key_values.0.key"
@@ -55,6 +55,7 @@ def decoded(model, program, **options):
     return compare_decode(model, TOKENS, program=program, tokens=9, prefill=FIRST, **options)
 
 
+@slow
 @pytest.mark.parametrize("stage", ["exported", "compiled"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_a_right_program_is_silent(model, programs, cache, stage):
@@ -129,6 +130,7 @@ FAULTS = {
 }
 
 
+@slow
 @pytest.mark.parametrize(
     "fault",
     kept(FAULTS, "a stale slot", "a key that is never rotated", "positions that end", "a mask without the first token"),
@@ -150,6 +152,7 @@ def test_a_fault_is_named_with_its_position(model, programs, fault):
     assert position in layer.wrong
 
 
+@slow
 @pytest.mark.parametrize(("change", "position"), [(harmless_at_first, 5), (at_the_top, 7)])
 def test_positions_of_a_mask_are_wrong_from_where_they_have_an_effect(model, programs, change, position):
     program = copied(programs["dynamic"])
@@ -162,6 +165,7 @@ def test_positions_of_a_mask_are_wrong_from_where_they_have_an_effect(model, pro
     assert (first.position, first.value) == (position, name)
 
 
+@slow
 @pytest.mark.parametrize("is_wrong", [False, True])
 def test_a_file_of_another_tool_is_decoded(model, programs, is_wrong):
     """Its values are found in a program of the model, though nothing in it says what they are."""
@@ -188,6 +192,7 @@ def counting():
     return model, tokens, export(model, tokens, cache="dynamic")
 
 
+@slow
 @pytest.mark.parametrize("is_wrong", [False, True])
 def test_a_file_that_counts_tokens_in_place_of_a_mask_is_decoded_without_one(counting, is_wrong):
     """Its attention takes no other mask, and several tokens behind a cache of one sequence alone."""
@@ -216,6 +221,7 @@ def test_a_fault_is_found_in_the_optimized_graph_too(model, programs):
     assert (first.position, first.stage, first.value) == (6, "compiled", "present.0.value")
 
 
+@slow
 def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(model, programs):
     program = copied(programs["static"])
 
@@ -245,6 +251,7 @@ def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(mode
     assert (first.position, first.value) == (0, "present.0.length")
 
 
+@slow
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_lower_precision_is_no_fault(model, programs, precision):
     result = decoded(model, copied(programs["dynamic"]), to=precision)
@@ -256,6 +263,7 @@ def test_lower_precision_is_no_fault(model, programs, precision):
     assert (first.position, first.sequence) == (6, 0) and "present.0.value" in first.value, first
 
 
+@slow
 @pytest.mark.parametrize(
     ("dtype", "backend"),
     kept([(torch.float16, "onnxruntime-cpu"), (torch.bfloat16, "reference")], (torch.float16, "onnxruntime-cpu")),
@@ -273,6 +281,7 @@ def test_a_model_in_lower_precision_decodes(dtype, backend):
     assert (first.position, first.sequence, first.value) == (6, 0, "present.0.value"), first
 
 
+@slow
 @pytest.mark.parametrize("queries", [1, 2])
 def test_a_model_that_decodes_something_else_is_told_from_its_program(model, programs, monkeypatch, queries):
     """Positions begin at 0 again in each call of the model with so many tokens, but not in its program."""
@@ -308,6 +317,7 @@ def test_a_model_that_fails_in_a_step_is_noted(model, programs, monkeypatch):
     assert "ValueError: one token at a time" in " ".join(str(result).split())
 
 
+@slow
 def test_biases_that_are_others_in_each_step_are_compared_with_those_of_the_model():
     """MPT's count positions from the last key: no score of a step is that of one call, but all logits are."""
     torch.manual_seed(0)
@@ -322,6 +332,7 @@ def test_biases_that_are_others_in_each_step_are_compared_with_those_of_the_mode
     assert (first.position, first.sequence) == (6, 0), first
 
 
+@slow
 def test_a_small_fault_of_calls_with_several_tokens_stays_one(model, programs):
     """The outputs are off by less than they may be, so that steps of one token would not show it."""
     program = copied(programs["dynamic"])
@@ -339,6 +350,7 @@ def test_a_small_fault_of_calls_with_several_tokens_stays_one(model, programs):
     assert not result.notes
 
 
+@slow
 def test_a_model_that_rounds_otherwise_in_steps_decodes_the_same_logits(model, programs, monkeypatch):
     """They differ by more than a tolerance, but not in float64."""
     layer = model.model.layers[0].mlp
@@ -353,6 +365,7 @@ def test_a_model_that_rounds_otherwise_in_steps_decodes_the_same_logits(model, p
     assert result.consistent and result.eager > 1e-4
 
 
+@slow
 def test_the_fixture_names_the_position(model, programs, tmp_path):
     properties: list[tuple[str, str]] = []
     store = ArtifactStore(tmp_path, None, lambda: tmp_path, lambda name, value: properties.append((name, value)))
@@ -425,6 +438,7 @@ def llama():
 """
 
 
+@slow
 def test_the_command_judges_a_file(programs, tmp_path, monkeypatch):
     """It exits with 1 and writes the result; a name with another suffix is refused before anything runs."""
     monkeypatch.chdir(tmp_path)
@@ -440,6 +454,7 @@ def test_the_command_judges_a_file(programs, tmp_path, monkeypatch):
     assert CliRunner().invoke(app, [*arguments, "-o", "result.txt"]).exit_code == 2
 
 
+@slow
 def test_a_model_without_positions_is_decoded_and_a_wrong_slope_is_named_where_it_begins():
     """Bloom takes no positions: its biases are slopes, which have no axis of tokens, times the places of keys."""
     model = build("BloomForCausalLM", {"hidden_size": 32, "n_layer": 1, "n_head": 4, "vocab_size": 96})

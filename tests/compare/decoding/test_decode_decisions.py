@@ -9,6 +9,7 @@ from filch.export import export
 from support.faults.decoding import change_late
 from support.models.exports import copied
 from support.models.zoo import build
+from support.thorough import slow
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "vocab_size": 96, "pad_token_id": 0}
@@ -50,6 +51,7 @@ def scores(mixture):
     return node.inputs[0].name
 
 
+@slow
 def test_near_ties_that_are_decided_alike_are_no_decisions(mixture):
     result = decoded(mixture)
     assert result.close, result
@@ -67,6 +69,7 @@ def test_another_expert_within_rounding_is_a_decision_with_its_position(mixture,
     assert max(item.worst for item in result.positions) < 1e-4
 
 
+@slow
 @pytest.mark.parametrize("stages", [["exported"], ["exported", "compiled"]], ids=" ".join)
 def test_another_next_token_within_rounding_is_a_decision_with_its_position(mixture, stages):
     """One, of the last stage."""
@@ -79,6 +82,7 @@ def test_another_next_token_within_rounding_is_a_decision_with_its_position(mixt
     assert 0 < first.flips.ratio <= 2
 
 
+@slow
 @pytest.mark.parametrize(("value", "indices", "count"), [("", (0,), 4), ("logits", (5, 7), 96)])
 def test_another_choice_that_rounding_does_not_explain_is_a_fault(mixture, scores, value, indices, count):
     result = decoded(mixture, value or scores, 0.9, indices, count)

@@ -8,7 +8,7 @@ from filch.export import ExportError, export, load_program
 from support.faults.decoding import change_late, exchanged, replaced
 from support.models.exports import copied
 from support.models.zoo import build
-from support.thorough import kept
+from support.thorough import kept, slow
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 96, "pad_token_id": 0}
@@ -41,6 +41,7 @@ def whisper(tmp_path_factory):
     return model, load_program(path)
 
 
+@slow
 def test_a_right_program_with_recurrent_states_is_silent(hybrid):
     model, program = hybrid
     assert {"past_key_values.0.conv", "past_key_values.0.recurrent"} < {*program.graph.inputs}
@@ -67,6 +68,7 @@ FAULTS = {
 }
 
 
+@slow
 @pytest.mark.parametrize(
     "fault", kept(FAULTS, "a window of the convolution that is not moved", "a state that is read twice")
 )
@@ -81,6 +83,7 @@ def test_a_wrong_state_is_named_with_its_position(hybrid, fault):
     assert first.value == value or (not value and first.module == "model.layers.0.mamba"), first
 
 
+@slow
 @pytest.mark.parametrize("name", ["recurrent", "conv"])
 def test_a_state_that_is_never_updated_does_not_pass(hybrid, name):
     """It is computed from the cache alone, and no other value of this step depends on it."""
@@ -90,6 +93,7 @@ def test_a_state_that_is_never_updated_does_not_pass(hybrid, name):
     assert (first.position, first.value) == (0, f"present.0.{name}")
 
 
+@slow
 def test_a_right_decoder_with_an_encoder_is_silent(whisper):
     model, program = whisper
     result = compare_decode(model, kwargs=SPOKEN, program=program, tokens=9, prefill=3)
@@ -98,6 +102,7 @@ def test_a_right_decoder_with_an_encoder_is_silent(whisper):
     assert result.judged > 0.8 * result.values
 
 
+@slow
 @pytest.mark.parametrize("name", ["past_key_values.0.encoder.key", "past_key_values.0.encoder.value"])
 def test_a_wrong_cross_attention_cache_is_named_with_its_position(whisper, name):
     model, program = whisper
@@ -108,6 +113,7 @@ def test_a_wrong_cross_attention_cache_is_named_with_its_position(whisper, name)
     assert first.module == "model.decoder.layers.0.encoder_attn", first
 
 
+@slow
 def test_what_such_a_program_can_not_do_is_said(hybrid, whisper):
     model, program = hybrid
     with pytest.raises(CompareError, match="takes one token in each step"):

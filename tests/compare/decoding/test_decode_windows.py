@@ -8,7 +8,7 @@ from filch.export import ExportError, export, load_program
 from support.faults.decoding import change_late, exchanged
 from support.models.exports import copied
 from support.models.zoo import build
-from support.thorough import kept
+from support.thorough import kept, slow
 
 TOKENS = torch.randint(3, 96, (2, 11), generator=torch.Generator().manual_seed(0))
 WINDOW = 5
@@ -26,6 +26,7 @@ def mixed(tmp_path_factory):
     return model, load_program(path)
 
 
+@slow
 @pytest.mark.parametrize("stage", ["exported", "compiled"])
 def test_a_right_program_is_silent_within_and_beyond_the_window(mixed, stage):
     model, program = mixed
@@ -38,6 +39,7 @@ def test_a_right_program_is_silent_within_and_beyond_the_window(mixed, stage):
     assert {f"present.{layer}.{kind}" for layer in (0, 1) for kind in ("key", "value")} <= states
 
 
+@slow
 def test_a_model_of_windows_alone_and_a_wider_window():
     model = build("MistralForCausalLM", SIZES | {"num_hidden_layers": 1})
     result = compare_decode(model, TOKENS, **OPTIONS)
@@ -73,6 +75,7 @@ FAULTS = {
 }
 
 
+@slow
 @pytest.mark.parametrize(
     "fault", kept(FAULTS, "a stale slot after the window has rolled", "values that are read in another order")
 )
@@ -95,6 +98,7 @@ def slots(mixed, tmp_path_factory):
     return load_program(path)
 
 
+@slow
 @pytest.mark.parametrize("stage", ["exported", "compiled"])
 def test_a_right_program_with_slots_is_silent_before_and_after_they_are_full(mixed, slots, stage):
     graph = slots.graph
@@ -132,6 +136,7 @@ SLOT_FAULTS = {
 }
 
 
+@slow
 @pytest.mark.parametrize("fault", kept(SLOT_FAULTS, "slots that move too early", "a token that is not counted"))
 def test_a_wrong_slot_is_named_with_its_position(mixed, slots, fault):
     name, start, change, value = SLOT_FAULTS[fault]
@@ -142,6 +147,7 @@ def test_a_wrong_slot_is_named_with_its_position(mixed, slots, fault):
     assert first.value == value or (not value and first.module == "model.layers.0.self_attn"), first
 
 
+@slow
 def test_more_tokens_than_slots_are_refused_unless_all_windows_have_slots(mixed, slots):
     with pytest.raises(CompareError, match="24 tokens need as many slots, unless all windows are smaller, not 16"):
         compare_decode(mixed[0], TOKENS, program=slots, **SLOT_OPTIONS | {"tokens": SLOTS + 8})
@@ -153,6 +159,7 @@ def test_more_tokens_than_slots_are_refused_unless_all_windows_have_slots(mixed,
         compare_decode(model, TOKENS, program=program, **SLOT_OPTIONS)
 
 
+@slow
 def test_what_has_no_windows_is_refused(mixed):
     model, program = mixed
     with pytest.raises(CompareError, match="a program with windows of keys takes one token in each step"):

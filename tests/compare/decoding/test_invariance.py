@@ -25,7 +25,7 @@ from support.faults.decoding import change_late, exchanged, with_further_output
 from support.models.exports import copied
 from support.models.named_caches import NAMES, Annotated
 from support.models.zoo import build
-from support.thorough import kept
+from support.thorough import kept, slow
 
 SETTINGS = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -162,6 +162,7 @@ FAULTS = {
 }
 
 
+@slow
 @pytest.mark.parametrize(
     "name", kept(FAULTS, *FAULTS.keys() - {"unrotated slot", "swapped sequences", "scale of earlier keys"})
 )
@@ -179,6 +180,7 @@ def test_a_fault_is_named_at_its_operation_and_position(name, llama, monkeypatch
     assert row.first.before == ()
 
 
+@slow
 @pytest.mark.parametrize(
     ("relation", "cache"), [("decode", DynamicSlidingWindowLayer), ("static cache", StaticSlidingWindowLayer)]
 )
@@ -219,6 +221,7 @@ def test_the_module_is_named_whose_operations_are_others_token_by_token(monkeypa
     assert "or before it in backbone.layers.0.mixer," in str(row.first)
 
 
+@slow
 def test_a_clean_model_keeps_all_relations(llama):
     result = check_invariance(llama, TOKENS[:, :8])
     assert result.close
@@ -227,6 +230,7 @@ def test_a_clean_model_keeps_all_relations(llama):
     assert result.headline == "13 of 13 ways to call LlamaForCausalLM give the same numbers"
 
 
+@slow
 def test_an_argument_without_dimensions_is_that_of_all_sequences(llama, monkeypatch):
     """It is neither repeated nor selected by row, as the arguments of several sequences are."""
     forward = llama.forward
@@ -243,6 +247,7 @@ def test_an_argument_without_dimensions_is_that_of_all_sequences(llama, monkeypa
     assert [row.verdict for row in rows] == ["holds", "holds"]
 
 
+@slow
 def test_bits_are_compared_on_request(llama, monkeypatch):
     down = llama.model.layers[1].mlp.down_proj
     forward = down.forward
@@ -263,6 +268,7 @@ def test_bits_are_compared_on_request(llama, monkeypatch):
 ON = "decode on onnxruntime-cpu"
 
 
+@slow
 def test_a_program_on_a_backend_decodes_what_the_model_computes(small, monkeypatch):
     model, program = small
     options: dict[str, Any] = {"only": [ON], "backends": ["onnxruntime-cpu", "eager"]}
@@ -330,6 +336,7 @@ def test_what_a_model_does_not_support_is_not_run_and_an_error_is_no_success():
     assert "fails                  ValueError: no padding" in result.table(width=80)
 
 
+@slow
 @pytest.mark.parametrize("cls", kept(NAMES, Annotated))
 def test_the_cache_of_a_model_may_have_any_name(cls, monkeypatch):
     """A clean run is silent, and a wrong position in decode is found."""
@@ -349,6 +356,7 @@ def test_a_model_that_returns_no_cache_fails():
     assert (row.verdict, row.note) == ("fails", "CompareError: Forgetful returned no cache for the next call")
 
 
+@slow
 @pytest.mark.parametrize("count", [8, 12])
 def test_tokens_as_many_as_a_size_of_the_model_are_all_used(small, count, monkeypatch):
     """8 is the size of a head; of 12 tokens padded on the left, 3 sequences have 12, 11 and 10."""

@@ -16,6 +16,7 @@ from filch.export.backends import Compiled
 from support.models.hand_made import chain
 from support.models.small import module_of
 from support.processes.compilers import needs_compiler
+from support.thorough import slow
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -56,6 +57,7 @@ def _input(rows=4):
     return torch.randn(rows, 8)
 
 
+@slow
 @needs_compiler
 def test_inductors_kernels_and_the_models_operators_are_both_in_the_report():
     """The model is clean: the output is that of Inductor, operators and kernels are judged, and nothing differs."""
@@ -81,6 +83,7 @@ def test_inductors_kernels_and_the_models_operators_are_both_in_the_report():
     assert {name for row in kernels.values() for name in row.operators} >= {"linear", "gelu", "tanh"}
 
 
+@slow
 @needs_compiler
 def test_a_wrong_lowering_is_found_in_the_operator_and_in_the_kernel(monkeypatch):
     """The first operator with an arrow is the one with the wrong lowering, and its kernel has an arrow, too."""
@@ -98,6 +101,7 @@ def test_a_wrong_lowering_is_found_in_the_operator_and_in_the_kernel(monkeypatch
     assert all("tanh" in (row.op, *row.operators) for row in diverged)
 
 
+@slow
 @needs_compiler
 @pytest.mark.parametrize("grad", [False, True])
 def test_kernels_that_are_wrong_by_themselves_are_told_from_those_that_inherit(monkeypatch, grad):
@@ -118,6 +122,7 @@ def test_kernels_that_are_wrong_by_themselves_are_told_from_those_that_inherit(m
     assert reports[0].first_divergence.op == "tanh"
 
 
+@slow
 @needs_compiler
 def test_a_wrong_custom_operator_is_found(monkeypatch):
     """The user's operator is right in eager PyTorch, and its lowering in Inductor is wrong."""
@@ -150,6 +155,7 @@ def test_each_graph_and_each_shape_is_checked_once():
     assert {row.shape for report in reports for row in report.rows} == {(4, 8), (6, 8)}
 
 
+@slow
 @needs_compiler
 def test_what_a_kernel_casts_for_a_library_is_not_the_value_before():
     """A library computes the sum of booleans from integers, whose buffer is not the boolean value."""
@@ -164,6 +170,7 @@ def test_what_a_kernel_casts_for_a_library_is_not_the_value_before():
     assert "cumsum" in {row.value for row in reports[0].rows if row.stage == "compiled" and row.judged}
 
 
+@slow
 @needs_compiler
 def test_dynamo_may_begin_again():
     """With dynamic shapes from the start, a norm's epsilon becomes a tensor and the graph is traced again."""
@@ -239,6 +246,7 @@ def test_what_is_written_in_place_is_seen_as_it_was():
     assert reports[0].close, reports[0]
 
 
+@slow
 def test_resnet_18_has_the_rows_of_hidets_document(monkeypatch):
     """There are 71: the image, each module or function as it is written, and the output."""
     monkeypatch.syspath_prepend(EXAMPLES)
@@ -318,6 +326,7 @@ def test_nothing_is_printed_or_run_twice_if_no_report_is_asked_for(capsys):
     assert not capsys.readouterr().out
 
 
+@slow
 @needs_compiler
 def test_hidets_options_reach_the_compiler(monkeypatch):
     """search_space, use_cuda_graph and use_fp16 change Inductor's configuration and graph."""
@@ -410,6 +419,7 @@ def test_a_report_is_a_report():
     assert "tanh" in reports[0].table("nodes")
 
 
+@slow
 @needs_compiler
 def test_each_graph_is_drawn_step_by_step(tmp_path):
     """The steps are Dynamo's graph, AOTAutograd's, the one before code generation and the kernels; also of backward."""

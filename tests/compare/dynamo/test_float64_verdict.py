@@ -8,7 +8,7 @@ from torch.nn import functional
 from filch.compare import CompareError, Tolerance, compare_gradients
 from support.models.small import module_of
 from support.processes.compilers import needs_compiler
-from support.thorough import kept
+from support.thorough import kept, slow
 
 
 class Attention(nn.Module):
@@ -136,6 +136,7 @@ def _by_float64(report):
     assert not any("by tolerance" in note for note in report.notes)
 
 
+@slow
 @needs_compiler
 @pytest.mark.parametrize("name", kept(MODELS, "in-place", "choices", "rotary in float16"))
 def test_a_clean_model_has_no_value_that_rounding_does_not_explain(name):
@@ -151,6 +152,7 @@ def test_a_clean_model_has_no_value_that_rounding_does_not_explain(name):
     assert any(row.float64.verdict == "rounding" for row in report.rows if row.float64 is not None)
 
 
+@slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_clean_model_is_close_with_any_compiler(name):
     """AOTAutograd without Inductor runs the operations in eager PyTorch."""
@@ -205,6 +207,7 @@ def test_an_error_of_three_times_the_rounding_level_is_suspicious():
     assert linear.float64.sound
 
 
+@slow
 @needs_compiler
 def test_a_small_error_of_a_lowering_is_found_in_the_operation_and_the_kernel(monkeypatch):
     """The tolerance accepts it."""
@@ -224,6 +227,7 @@ def test_a_small_error_of_a_lowering_is_found_in_the_operation_and_the_kernel(mo
     assert _checked(model, x, tolerance="default").close
 
 
+@slow
 @needs_compiler
 def test_a_wrong_decomposition_is_found_at_the_parameters_whose_gradient_it_computes(monkeypatch):
     """The kernels agree with it, and the tolerance accepts the gradients."""
@@ -243,6 +247,7 @@ def test_a_wrong_decomposition_is_found_at_the_parameters_whose_gradient_it_comp
     assert compare_gradients(model, (x,), tolerance="default").close
 
 
+@slow
 @needs_compiler
 def test_a_small_error_of_a_backward_kernel_is_found(monkeypatch):
     """Its own row comes before those of the gradients that inherit it."""

@@ -7,6 +7,7 @@ from torch import nn
 from filch.compare import CompareError, compare_gradients
 from support.models.small import module_of
 from support.processes.compilers import needs_compiler
+from support.thorough import slow
 
 
 @pytest.fixture
@@ -24,6 +25,7 @@ def _squared(result):
     return result.square().sum()
 
 
+@slow
 @needs_compiler
 def test_clean_gradients_are_close_and_the_model_is_left_alone(model):
     """Every parameter has a row, backward kernels have modules, and buffers and gradients are unchanged."""
@@ -78,6 +80,7 @@ def test_a_wrong_backward_lowering_is_found_in_its_kernel(model, monkeypatch):
     assert not wrong & {"second.weight.grad", "second.bias.grad"}
 
 
+@slow
 @needs_compiler
 def test_what_ends_in_a_norm_has_gradients_to_compare():
     """The sum of a norm's outputs is compared with its rounding level; a dropout draws the same numbers twice."""
@@ -92,6 +95,7 @@ def test_what_ends_in_a_norm_has_gradients_to_compare():
     assert any("after its operations were decomposed" in note for note in report.notes)
 
 
+@slow
 @needs_compiler
 def test_what_the_backward_pass_is_given_keeps_its_strides():
     """BERT's pooler reads the first token of each sequence: a strided slice, whose copy would be contiguous."""
@@ -114,6 +118,7 @@ def test_a_model_without_gradients_is_refused(model):
         compare_gradients(model.requires_grad_(requires_grad=False), (torch.randn(5, 8),))
 
 
+@slow
 def test_the_report_draws_forward_and_backward_as_one_graph():
     """Every row is at its node, and equal names of both passes are made distinct."""
     torch.manual_seed(0)
@@ -135,6 +140,7 @@ def test_the_report_draws_forward_and_backward_as_one_graph():
     assert not any("parameters" in name for name in report.graph.inputs)
 
 
+@slow
 @needs_compiler
 @pytest.mark.parametrize("tolerance", [None, "default"])
 def test_gradients_that_cancel_are_close(tolerance):

@@ -6,6 +6,7 @@ from torch import nn
 from filch.compare import compare_gradients
 from support.models.small import module_of
 from support.processes.compilers import needs_compiler
+from support.thorough import slow
 
 
 def writes(self, x):
@@ -22,6 +23,7 @@ def _report(function, *args, **options):
     return reports[0]
 
 
+@slow
 @needs_compiler
 def test_a_graph_with_constants_and_branches_is_judged():
     """Each part of the compiled code runs with the constants of its own graph."""
@@ -32,6 +34,7 @@ def test_a_graph_with_constants_and_branches_is_judged():
     assert all(row.judged for row in report.rows if row.kind == "output")
 
 
+@slow
 @needs_compiler
 def test_the_gradients_of_a_graph_with_constants_are_judged():
     """The backward graph has constants, too."""

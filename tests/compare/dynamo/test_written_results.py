@@ -6,6 +6,7 @@ from torch import nn
 
 from filch.compare import compare_gradients
 from support.processes.compilers import needs_compiler
+from support.thorough import slow
 
 
 def _slice_set(x):
@@ -115,6 +116,7 @@ def _outputs(report):
     return [row for row in report.rows if row.kind == "output"]
 
 
+@slow
 @pytest.mark.parametrize("function", [*IN_PLACE, _jacobians, _hessian])
 def test_a_right_result_is_close_and_judged_by_float64(function):
     """A reference is the value at the end, after all writes through whatever view."""
@@ -151,6 +153,7 @@ def test_kernels_of_in_place_operations_and_transforms_are_close():
     assert "a transform of torch.func computes it: no such tensor exists outside of it" in unjudged
 
 
+@slow
 @needs_compiler
 @pytest.mark.parametrize("function", [_row_of_zeros, _hessian])
 def test_a_wrong_lowering_is_found_in_the_kernel_and_the_result(function, monkeypatch):
@@ -175,6 +178,7 @@ class Written(nn.Module):
         return y
 
 
+@slow
 @needs_compiler
 @pytest.mark.parametrize("wrong", [False, True])
 def test_gradients_of_a_model_that_returns_what_it_writes(wrong, monkeypatch):

@@ -20,6 +20,7 @@ from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 from support.models.hand_made import judge_of
 from support.models.small import module_of, recorded
+from support.thorough import slow
 
 SAME_MARGIN = 1e-6  # relative
 
@@ -153,6 +154,7 @@ def test_numbers_that_are_rounded_otherwise_are_decisions_although_they_are_floa
     assert followers[-1].kind == "output"
 
 
+@slow
 def test_other_numbers_of_rows_for_each_expert_follow_from_a_decision():
     """Each expert gets the rows that were routed to it: with another decision, all its values have other shapes."""
     one = subject("top-k", model=Dispatch)

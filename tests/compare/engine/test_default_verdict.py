@@ -15,6 +15,7 @@ from filch.steal._tf32 import Product
 from filch.steal.values._arguments import argument_tensors
 from support.faults.fakes import WrongBackend
 from support.models.small import capture_of, module_of, recorded
+from support.thorough import slow
 
 WIDTH = 32
 
@@ -245,6 +246,7 @@ def embeddings():
     return model.bfloat16().eval(), torch.randint(0, 50, (2, 16))
 
 
+@slow
 @pytest.mark.parametrize(("make", "error"), [(half_block, 1e-5), (embeddings, 1e-4)])
 def test_values_that_only_a_kernel_has_are_judged_by_the_coarsest_dtype_that_it_reads(make, error):
     """Also if it reads only weights."""

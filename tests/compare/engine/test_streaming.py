@@ -16,6 +16,7 @@ from filch.export import Original, export
 from filch.export.backends import Observes, Stage, get_backend
 from filch.steal import steal_forward
 from support.models.small import onnx_model
+from support.thorough import slow
 
 TINY, HUGE = 1, 2**40  # bytes: each node alone, and all at once
 
@@ -49,6 +50,7 @@ def assert_equal_reports(one, other):
     assert (one.observer_effect, one.notes, one.failed) == (other.observer_effect, other.notes, other.failed)
 
 
+@slow
 def test_the_report_of_a_tiny_buffer_is_that_of_a_huge_one(capture, program):
     """All rows are equal, for both graphs, several calls and several shapes."""
     tiny, huge = (compare(capture, program, buffer=buffer) for buffer in (TINY, HUGE))
@@ -191,6 +193,7 @@ def weigh_computed(patch, scale):
     patch.setattr(Original, "walk", lambda *args, **kwargs: scale.weighing(walk(*args, **kwargs)))
 
 
+@slow
 @pytest.mark.parametrize("made", [deep, translated])
 @pytest.mark.parametrize("stages", [("exported",), ("exported", "compiled")])
 def test_what_is_held_does_not_grow_with_the_layers(stages, made, monkeypatch):
@@ -218,6 +221,7 @@ def test_with_a_large_buffer_references_are_held_for_the_second_graph(monkeypatc
     assert computed.most > 12 * 2**16
 
 
+@slow
 def test_a_fault_is_found_whatever_the_buffer(capture, program):
     """It is found at the same node, in both graphs."""
     value = program.module_calls["decoder.norm_1", 0].outputs[0].value

@@ -9,6 +9,7 @@ from filch.compare.fleet._ledger import Ledger, row_of
 from filch.compare.fleet._spec import read_fleet
 from filch.steal import FilchError
 from support.processes.commands import run
+from support.thorough import slow
 
 FLEET = """
 [[matrix]]
@@ -98,6 +99,7 @@ def test_the_next_command_examines_the_first_that_differs(folder, capsys, status
     assert (json.loads(capsys.readouterr().out)["command"] or None) == command
 
 
+@slow
 def test_a_matrix_and_a_sweep_take_a_ledger(folder, capsys):
     """The next command of a matrix does not repeat what says where it runs."""
     matrix, _, sweep = read_fleet("fleets/f.toml")

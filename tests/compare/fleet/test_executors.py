@@ -19,6 +19,7 @@ from filch.compare.fleet._submitit import SubmititExecutor
 from filch.compare.fleet._supervisor import WorkerProcess, run_worker
 from support.processes.commands import run
 from support.processes.forked import run_python
+from support.thorough import slow
 
 
 @pytest.mark.parametrize(
@@ -268,6 +269,7 @@ def outcomes(folder):
     return done.returncode, cells, rows
 
 
+@slow
 def test_each_end_of_a_process_has_a_status(outcomes):
     """The detail names the signal or the exit code, and the line where it crashed or hangs."""
     code, cells, _ = outcomes
@@ -288,6 +290,7 @@ def test_each_end_of_a_process_has_a_status(outcomes):
     assert "raised ValueError: no such weights (models.py:26, in raises" in cells["raises"]["detail"]
 
 
+@slow
 def test_each_cell_has_one_row_with_the_environment_of_its_worker(outcomes):
     """Also a cell that crashed; the time is counted from the end of the imports."""
     _, cells, rows = outcomes
@@ -301,6 +304,7 @@ def test_each_cell_has_one_row_with_the_environment_of_its_worker(outcomes):
     assert 0 < seconds["close"] < TIMEOUT
 
 
+@slow
 def test_a_timeout_ends_the_children_of_a_cell(outcomes, folder):
     """They are in the group of the process."""
     assert outcomes[1]["hang"]["status"] == "timeout"

@@ -20,6 +20,7 @@ from filch.compare.models._variants import resized
 from filch.compare.results._cells import NOT_COMPARED, Cell, CellStatus, CellTable
 from support.faults.fakes import WrongBackend
 from support.models.small import module_of
+from support.thorough import slow
 
 FACTORIES = """
 import torch
@@ -95,6 +96,7 @@ def test_a_matrix_has_a_line_for_each_model_dtype_and_backend(run):
     assert all(float(line.split()[3]) < 1e-5 and "all close" in line for line in lines[3:])
 
 
+@slow
 @pytest.mark.parametrize(
     "command",
     [

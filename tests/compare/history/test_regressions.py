@@ -15,6 +15,7 @@ from filch.steal.files._kinds import budget_of
 from support.faults.ledgers import MadeLedger, run_name
 from support.hostile.reports import FILES, LEDGERS, SECRET
 from support.processes.commands import run
+from support.thorough import slow
 
 TORCH = Change("torch", "2.12.0", "2.13.0")
 
@@ -422,6 +423,7 @@ def test_ledgers_together_are_limited(tmp_path, monkeypatch):
             read_ledgers(paths)
 
 
+@slow
 def test_empty_lines_count_as_lines(tmp_path):
     """A file of line ends takes no more time than one with as many rows."""
     (tmp_path / "ledger.jsonl").write_bytes(b"\n" * 2**19)

@@ -14,6 +14,7 @@ from filch.compare import Tolerance, compare_tensors, default_tolerance, diff
 from filch.compare.metrics._metrics import bytes_of, typical_magnitude
 from filch.compare.metrics._nearest import Nearest
 from filch.steal import steal_forward
+from support.thorough import slow
 
 
 def test_the_measures_follow_their_definitions():
@@ -392,6 +393,7 @@ def _some(kind, shape, draw):
     return values.to(kind)
 
 
+@slow
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.complex64, torch.int64, torch.bool], ids=str)
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0,)], ids=str)
 def test_it_is_the_nearest_of_all(kind, shape):

@@ -14,7 +14,7 @@ from filch.compare.ranks._inference import infer, wrong_ranks
 from filch.steal import Layouts, assemble, steal_forward
 from filch.steal.ranks._distributed import Distributed, Piece, RankPart
 from support.models.parallel import KINDS, run_jobs
-from support.thorough import IS_THOROUGH, kept
+from support.thorough import IS_THOROUGH, kept, slow
 
 CLEAN = [
     *((kind, 2) for kind in BY_HAND),
@@ -63,6 +63,7 @@ def _diff(folder, kind, run, *, model=None, **layouts):
     return diff(reference, assemble(f"{folder}/{run}.[0-9].onnx", layouts=Layouts(**layouts)), model=model)
 
 
+@slow
 @pytest.mark.parametrize(("kind", "world"), CLEAN)
 def test_a_run_without_a_fault_equals_one_process(folder, kind, world):
     """All values are judged, and none differs, with inferred layouts and with those learned from the run itself."""
@@ -72,6 +73,7 @@ def test_a_run_without_a_fault_equals_one_process(folder, kind, world):
     assert all(row.judged for row in (*result.rows, *again.rows))
 
 
+@slow
 @pytest.mark.parametrize("name", kept(FAULTS, *KEPT))
 def test_a_fault_is_named_with_value_and_ranks(folder, name):
     """The first value that differs is the faulty one, and the ranks are those that have it wrong."""
@@ -82,6 +84,7 @@ def test_a_fault_is_named_with_value_and_ranks(folder, name):
     assert fault.has_ranks(first), first
 
 
+@slow
 @pytest.mark.parametrize("name", ALONE)
 def test_modules_run_alone_on_what_the_ranks_have_together(folder, name):
     """A module that gets replicas that differ, or a part of the inputs, is not blamed, and the result says why."""
@@ -99,6 +102,7 @@ def test_modules_run_alone_on_what_the_ranks_have_together(folder, name):
     assert reason in "".join(text for text in result.reasons if "was not judged alone" in text)
 
 
+@slow
 @pytest.mark.parametrize("name", LEARNED)
 def test_learned_layouts_name_what_values_alone_leave_open(folder, name):
     """A partial value that was none before, and a loss that is scaled as another convention would, are named."""
@@ -109,6 +113,7 @@ def test_learned_layouts_name_what_values_alone_leave_open(folder, name):
     assert f"{first.key.name}.{first.key.kind}" in LEARNED[name]
 
 
+@slow
 def test_a_declared_layout_is_compared(folder):
     """A run in zigzag order equals one process; tokens in another order are named on both ranks."""
     declared = {"mesh": {"cp": 2}, "dims": {"**": "b s[cp:zigzag] d", "positions": "s[cp:zigzag] d"}}

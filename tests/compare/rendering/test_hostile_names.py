@@ -31,6 +31,7 @@ from filch.steal.text._visible import short_line, shortened, visible
 from support.hostile.graphs import TEXTS, hostile_graph
 from support.models.small import recorded
 from support.processes.commands import run
+from support.thorough import slow
 from support.views.chromium import Chromium, missing
 
 NAMES = {**TEXTS, "megabyte": "L" * 1_000_000}
@@ -265,6 +266,7 @@ def test_a_page_with_all_names_runs_no_script(report, tmp_path):
     assert len(browser.requests) == 1
 
 
+@slow
 def test_onnxruntime_is_imported_without_its_telemetry(tmp_path):
     """Its telemetry would write files and start a thread at import."""
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}

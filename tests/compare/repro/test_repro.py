@@ -19,6 +19,7 @@ from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
 from support.faults.fakes import WrongBackend
 from support.models.small import capture_of
 from support.processes.commands import run
+from support.thorough import slow
 
 APPROXIMATE = {"session_config": "optimization.enable_gelu_approximation=1"}
 
@@ -104,6 +105,7 @@ def test_a_wrong_fusion_is_found_from_one_of_its_nodes_and_reduced(given, tmp_pa
     ).read_text("utf-8")
 
 
+@slow
 def test_a_wrong_translation_is_compared_with_torch(given, tmp_path):
     """The script has the operation of PyTorch and the ONNX model; with the correct epsilon, nothing differs."""
     wrong = Program(given.program.model.clone(), **{name: getattr(given.program, name) for name in KEPT})

@@ -15,7 +15,7 @@ from filch.export import export
 from filch.export.views import draw
 from support.faults.fakes import WrongBackend
 from support.models.small import capture_of, module_of
-from support.thorough import IS_THOROUGH, thorough
+from support.thorough import IS_THOROUGH, slow, thorough
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +174,7 @@ def places(found, path=()):
 PLANTED = [None, -1, "x", [], {}, 10**400, [[]], {"a": 1}]
 
 
+@slow
 @pytest.mark.parametrize(
     "planted", [*PLANTED[:4], *(pytest.param(planted, marks=thorough()) for planted in PLANTED[4:])], ids=repr
 )

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.thorough import slow
+
 ROOT = Path(__file__).resolve().parents[3]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
@@ -82,6 +84,7 @@ def test_no_input_is_inserted_into_the_text_of_a_script():
     assert {*used} == ACTION["inputs"].keys(), "an input is not used, or not declared"
 
 
+@slow
 def test_a_model_that_is_close_passes(runner):
     """The summary says so, and the page is in the folder of the artifact."""
     done = runner("Compare", model="models.py:close", backends="onnxruntime-cpu\nreference")
@@ -95,6 +98,7 @@ def test_a_model_that_is_close_passes(runner):
         assert runner("Fail if values differ", outputs, fail_on=fail_on).returncode == 0
 
 
+@slow
 def test_a_model_that_differs_fails_the_job_and_is_in_the_summary(runner):
     """The summary has the first divergence, as text that can't become HTML."""
     done = runner("Compare", model="models.py:different")
@@ -110,6 +114,7 @@ def test_a_model_that_differs_fails_the_job_and_is_in_the_summary(runner):
     assert runner("Fail if values differ", outputs, fail_on="differences").returncode == 2
 
 
+@slow
 def test_a_comparison_that_could_not_be_made_is_no_difference(runner):
     """The reason is in the summary."""
     runner("Compare", model="models.py:missing")

@@ -15,6 +15,7 @@ from filch.export import BackendError, export
 from filch.export.backends import _registry
 from support.models.small import capture_of
 from support.processes.forked import run_python
+from support.thorough import slow
 
 pytest_plugins = "pytester"
 
@@ -254,6 +255,7 @@ def test_a_failure_shows_all_that_differs_and_leaves_a_report_and_a_repro(projec
     assert "Divergence starts at `node_gelu`" in " ".join(done.stdout.split())
 
 
+@slow
 def test_a_lower_precision_has_to_be_allowed_and_its_repro_allows_it_too(project):
     """A difference larger than the rounding of bfloat16 is still found."""
     how = "backends='eager', options={'dtype': 'bfloat16'}, lower_precision="
@@ -437,6 +439,7 @@ def test_a_run_without_comparisons_writes_no_summary(project):
     assert not (project.path / "summary.md").exists()
 
 
+@slow
 def test_it_works_under_xdist(project, pytester):
     """One summary has each result once, and prints the dumps that workers stored and the errors they found."""
     pytest.importorskip("xdist")

@@ -3,9 +3,10 @@
 import pytest
 
 from support.models.zoo import exported
-from support.thorough import kept
+from support.thorough import kept, slow
 
 
+@slow
 @pytest.mark.filch_backends("eager", "inductor", "onnxruntime-cpu", "openvino", "reference")
 @pytest.mark.parametrize("name", kept(["llama", "resnet", "t5"], "llama"))
 def test_the_zoo_is_close_on_every_backend(filch, name):

@@ -20,6 +20,7 @@ from filch.export.backends.inductor._wrapper import instrument
 from filch.steal import steal_forward
 from support.models.small import capture_of, module_of, recorded
 from support.processes.compilers import needs_compiler
+from support.thorough import slow
 
 pytestmark = needs_compiler
 
@@ -159,6 +160,7 @@ def written():
     return capture, program, named, InductorPlants(program, named)
 
 
+@slow
 def test_what_is_written_over_is_judged_as_what_it_is_at_that_time():
     """Zeros are not the sum that is made of them: all is judged, before and after, and nothing differs."""
     capture, program, inputs, planter = written()
@@ -176,6 +178,7 @@ def test_what_is_written_over_is_judged_as_what_it_is_at_that_time():
     assert all(torch.equal(given[name], tensor) for name, tensor in isolated.items())
 
 
+@slow
 @pytest.mark.parametrize(
     ("kind", "op"),
     [

@@ -24,6 +24,7 @@ from support.faults.fakes import PlantedBackend
 from support.models.small import module_of
 from support.models.zoo import ZOO
 from support.processes.compilers import needs_compiler
+from support.thorough import slow
 
 Values = dict[str, torch.Tensor]
 EVERYTHING = 2**40
@@ -152,6 +153,7 @@ def compiled(backend, name):
     return backend.compile(subject(name)[0], optimize="compiled" in backend.stages)
 
 
+@slow
 @pytest.mark.parametrize(
     ("name", "level", "buffer"),
     [

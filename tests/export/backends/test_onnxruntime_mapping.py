@@ -22,7 +22,7 @@ from filch.export.lowering._integers import products_saturate
 from support.faults.fakes import IsolatingPlantedBackend
 from support.models.compiled_graphs import measure
 from support.models.small import capture_of
-from support.thorough import kept
+from support.thorough import kept, slow
 
 
 class Net(nn.Module):
@@ -79,6 +79,7 @@ def check_is_explained(report, exported):
             assert any(outcome.node in alone.get(name, (outcome.node,)) for name in outcome.into), outcome
 
 
+@slow
 @pytest.mark.parametrize("name", kept(["resnet", "bert", "whisper"], "resnet"))
 def test_every_node_of_a_model_is_explained_and_judged_at_each_level(name):
     """Every node has an outcome or origins, and every value is right; `tools/evidence_tables.py` has more models."""
@@ -90,6 +91,7 @@ def test_every_node_of_a_model_is_explained_and_judged_at_each_level(name):
         assert line.report.close, line.report.first_divergence
 
 
+@slow
 def test_what_the_exporter_left_in_is_folded_removed_or_kept():
     """Without the exporter's optimizations: constants, no-ops and repetitions are ONNX Runtime's to remove."""
     (line,) = measure("bert", {"all": get_backend("onnxruntime-cpu")}, optimized=False)
@@ -123,6 +125,7 @@ def weights_of(capture, program):
     return found
 
 
+@slow
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_wrong_weight_inside_the_compiled_graph_is_found_at_its_node(dtype, request):
     """Of every node that has one: blocked, fused, moved, reshaped, cast. A sound graph has none."""

@@ -17,7 +17,7 @@ from filch.export.backends import Compiled, Profiles, get_backend
 from filch.steal import steal_forward
 from support.models.small import module_of
 from support.models.zoo import exported
-from support.thorough import kept
+from support.thorough import kept, slow
 
 pytest.importorskip("openvino", reason="backend 'openvino' needs pip install 'filch[openvino]'")
 FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -173,6 +173,7 @@ class Attention(nn.Module):
         return torch.softmax(scores, -1) @ value.transpose(1, 2), scores
 
 
+@slow
 def test_a_factor_that_openvino_moved_is_in_no_value_s_way(monkeypatch):
     """What the linear layer makes is not exported with the factor in it; transposed it is, and is judged as that."""
     torch.manual_seed(0)
@@ -222,6 +223,7 @@ def unrolled(self, x):
     return hidden
 
 
+@slow
 def test_what_is_asked_for_in_vain_changes_no_result():
     """Values inside of layers are asked for, not found, and then not asked for along with those that are."""
     torch.manual_seed(0)
@@ -233,6 +235,7 @@ def test_what_is_asked_for_in_vain_changes_no_result():
     assert report.undisturbed, report.headline
 
 
+@slow
 def test_a_large_model_is_compiled_for_each_run_instead_of_kept(monkeypatch):
     """Each compiled model has a copy of the weights; the rows are those of models that are kept."""
     capture, program = block()

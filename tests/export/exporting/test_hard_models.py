@@ -15,6 +15,7 @@ from filch.steal import steal_forward
 from support.models.small import capture_of, module_of, recorded
 from support.processes.compilers import needs_compiler
 from support.processes.forked import run_python
+from support.thorough import slow
 
 
 def captured(model, *args, dump_file=None, **kwargs):
@@ -92,6 +93,7 @@ def spectrum():
 MODELS = (Shared, Cell, through, cast, Modes, spectrum)
 
 
+@slow
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_hard_models_are_followed_and_close(make):
     """Every module call is resolved, none wrongly, in the exported and the optimized program."""
@@ -156,6 +158,7 @@ def test_dynamic_dimensions_may_be_given_by_name():
     assert compare(captured(model, torch.randn(5, 4)), program).close
 
 
+@slow
 def test_a_saved_program_with_a_cache_is_compared_where_its_library_is_not_imported(tmp_path):
     """All of its values are compared in a process that does not import transformers."""
     from support.models.zoo import HARD
@@ -274,6 +277,7 @@ def test_its_graph_has_the_operations_the_modules_and_the_dtypes(subject):
     assert program.graph.constants[:2] == ("linear.weight", "linear.bias")
 
 
+@slow
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=needs_compiler)])
 def test_backends_that_run_pytorch_are_judged(subject, backend):
     """Each value, and a note says why there is no ONNX."""

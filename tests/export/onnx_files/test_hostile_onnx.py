@@ -16,6 +16,7 @@ from filch.export.onnx_files._ranks import check_ranks
 from filch.export.views import draw
 from support.hostile.onnx_files import DIMENSIONS, LARGE, LOADED, NOTES, OUTSIDE, REFUSED, SECRET, write
 from support.models.small import onnx_model
+from support.thorough import slow
 
 _MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts
 _HANG = 100  # seconds: ten times the promised limit, because the machine may be busy
@@ -44,6 +45,7 @@ def limits(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
+@slow
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_hostile_program_is_refused_with_one_sentence(case, tmp_path):

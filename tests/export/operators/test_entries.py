@@ -15,6 +15,7 @@ from filch.export import export
 from filch.export.operators._operator import Operator
 from filch.export.operators._registry import find_operator, operator_name, operator_of
 from support.models.zoo import MODELS
+from support.thorough import slow
 
 ROOT = Path(__file__).resolve().parents[3]
 # Operators of ONNX without an entry, and why.
@@ -54,6 +55,7 @@ def test_operators_of_onnx():
     assert missing == set().union(*WITHOUT.values())
 
 
+@slow
 def test_operators_of_models(program):
     """Those of the ONNX graph, and those of PyTorch that it was translated from."""
     calls = _called(program.original.nodes)

@@ -18,6 +18,7 @@ from onnx_ir import serde
 from filch.export.common._arrays import array_to_torch, torch_to_array
 from filch.export.operators._registry import find_operator
 from support.operators.cases import as_tensor, cases, computed, in_float64
+from support.thorough import slow
 
 OLDEST = 7  # version of ONNX's set that ONNX Runtime runs
 FLOATS = {"tensor(float)", "tensor(double)", "tensor(float16)"}
@@ -157,6 +158,7 @@ def test_every_operator_is_known():
     assert unknown == {*WITHOUT} - {"BitCast"}
 
 
+@slow
 def test_every_version_has_the_values_of_the_newest():
     """Unless its meaning changed; each version has a case, or is listed."""
     untried, differs = set(), set()
@@ -222,6 +224,7 @@ def narrowed(value):
     return value.double() * (1 - FRACTION * torch.rand(value.shape, generator=generator, dtype=torch.float64))
 
 
+@slow
 def test_values_are_those_of_the_evaluator_of_the_specification():
     """To the digits of float64, except where that computes in float32."""
     differs, checked = defaultdict(set), set()
@@ -257,6 +260,7 @@ def by_reference(case, inputs):
         return dict(zip(names, ReferenceEvaluator(case.proto).run(None, feeds), strict=True))
 
 
+@slow
 @pytest.mark.parametrize("name", [name for name in NARROW if name not in SHORT])
 def test_values_follow_their_inputs(name):
     """Where there is no other truth: a change of 1e-10 in the inputs is seen, and is not rounded to float32's steps."""

@@ -21,7 +21,7 @@ from filch.export.passes import Pass, PassContext, default_passes, get_pass, pas
 from filch.export.views import Drawing
 from support.models.small import module_of
 from support.models.zoo import exported
-from support.thorough import kept
+from support.thorough import kept, slow
 
 
 def pixels(self, x):
@@ -115,6 +115,7 @@ def _told(model):
     return nodes, weights, [numbers[name] for name in graph.outputs], graph.functions
 
 
+@slow
 @pytest.mark.parametrize("name", kept(["resnet", "bert", "mamba"], "resnet", "mamba"))
 def test_the_default_passes_are_what_torch_does(name):
     """One by one they come to the graph that `torch.onnx.export` makes by default, looked at or not."""

@@ -12,6 +12,7 @@ from filch.export import ExportError, export, load_program, optimize
 from filch.export.program import _original
 from filch.export.pt2_files._archive import StoredError
 from support.models.small import capture_of
+from support.thorough import slow
 
 
 class _Model(nn.Module):
@@ -88,6 +89,7 @@ def test_a_loaded_program_has_its_weights_in_memory_once(saved):
     assert not program.is_changed()
 
 
+@slow
 def test_a_comparison_of_the_files_is_that_of_the_model(saved):
     """Loading changes no row."""
     model, path = saved

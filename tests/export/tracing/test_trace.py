@@ -20,6 +20,7 @@ from filch.export.views import draw
 from filch.export.views._trace import serialize
 from support.models.small import module_of
 from support.processes.compilers import needs_compiler
+from support.thorough import slow
 
 DATA = Path(__file__).parents[2] / "data"
 HERE = Path(__file__)
@@ -146,6 +147,7 @@ def test_a_trace_has_nothing_that_is_wrong(eager, pair):
     assert [check_trace(data) for data in (*pair, trace_of(eager), trace_of(eager.source_graph or eager))] == [[]] * 4
 
 
+@slow
 @needs_compiler
 def test_a_compiled_trace_has_nothing_that_is_wrong(compiled):
     """Kernels as executions, or the joint graph by itself."""
@@ -423,6 +425,7 @@ def untraced(model, loss, run):
     return value.detach(), [parameter.grad for parameter in model.parameters()]
 
 
+@slow
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=needs_compiler)])
 def test_tracing_changes_no_bit_and_leaves_no_trace(backend):
     """Loss and gradients are those of an untraced step; what the model holds, and random numbers, what they were."""
@@ -617,6 +620,7 @@ def test_a_model_can_be_traced_as_often_as_one_likes():
     assert [[node.code is not None for node in graph.nodes] for graph in graphs] == [[True, True]] * 3
 
 
+@slow
 @needs_compiler
 def test_an_optimizer_that_cant_be_compiled_is_recorded_as_it_is(monkeypatch):
     """One execution for each of its operations, and no file; what was recorded until then is not there twice."""

@@ -26,6 +26,7 @@ from filch.steal.dump._format import GRAPH
 from filch.steal.dump._protobuf import field_of
 from support.models.small import module_of
 from support.processes.forked import run_python
+from support.thorough import slow
 
 
 @dataclasses.dataclass
@@ -187,6 +188,7 @@ def test_a_dump_truncated_at_any_byte_is_refused(tmp_path):
         assert str(cut) in _error(cut)
 
 
+@slow
 def test_a_dump_with_changed_bytes_is_read_or_refused(dump):
     """1000 dumps with random changes raise no exception other than DumpError."""
     whole, generator = dump.read_bytes(), random.Random(0)  # noqa: S311  not for secrets
@@ -231,6 +233,7 @@ def _with(value, path, replacement):
     return changed
 
 
+@slow
 @pytest.mark.parametrize("key", ["filch.tensors", "filch.records", "filch.modules", "filch.environment"])
 def test_a_changed_value_in_the_index_is_read_or_refused(dump, key):
     """Random changes of the JSON raise no exception other than DumpError, and run no code of a class."""
@@ -858,6 +861,7 @@ def test_damaged_compressed_bytes_are_refused(packed):
         assert "the bytes of 'm#0.O': " in _error(packed)
 
 
+@slow
 def test_a_dump_larger_than_memory_is_opened(tmp_path, monkeypatch):
     """In a separate process, whose address space is that large."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)

@@ -32,6 +32,7 @@ from torch.masked import masked_tensor
 from filch.steal import DumpError, restore, steal_append, steal_forward, tensors
 from filch.steal.values._structure import structure
 from support.models.small import module_of
+from support.thorough import slow
 
 CASES = int(os.environ.get("FILCH_FUZZ_CASES", "300"))
 SECONDS = 2
@@ -509,6 +510,7 @@ def test_the_fuzzer_accepts_refusals():
     assert check_steps([dict, dict]) == "read"
 
 
+@slow
 def test_a_dump_with_random_damage_is_read_or_refused(dumps, tmp_path):
     """No crash, no hang, no large allocation, no foreign code, and no exception other than DumpError."""
     path, data = tmp_path / "dump.onnx", tmp_path / "dump.onnx.data"

@@ -17,6 +17,7 @@ from filch.steal.dump import _format as form
 from filch.steal.dump import _rows
 from filch.steal.dump._files import Draft
 from support.models.small import module_of
+from support.thorough import slow
 
 
 def _record(path, calls, **options):
@@ -227,6 +228,7 @@ def _bytes_in(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+@slow
 def test_a_tensor_over_2_gib_is_dumped_with_one_copy_in_memory(tmp_path):
     """Protobuf's limit does not apply to tensors; pages of zeros take no memory before the copy."""
     size = 2**31 + 2**20

@@ -19,6 +19,7 @@ from filch.steal import DumpError, NotADumpError, recover, restore, steal_forwar
 from filch.steal.dump._dump import _open
 from support.processes import kills as kills_script
 from support.processes.forked import run_python
+from support.thorough import slow
 
 KILLED = """
 import os, signal, sys, torch
@@ -160,6 +161,7 @@ def _left_of(folder):
         return {}, "nothing"
 
 
+@slow
 def test_all_complete_records_survive_a_kill(kills):
     """Killed during the run, inside the writer's system calls, and between the steps of publishing the dump."""
     outcomes = set()

@@ -37,6 +37,7 @@ from filch.steal.ranks._layouts import _expression
 from filch.steal.ranks._module_names import unwrapped
 from filch.steal.ranks._part_layout import layout_of
 from filch.steal.ranks._write import write_assembled
+from support.thorough import slow
 from tests.support.models import parallel
 
 _SHAPES = [(8, 6), (7, 5), (3, 4), (1, 4), (13, 3)]  # most of them are not divisible by the number of ranks
@@ -130,6 +131,7 @@ def test_names_are_those_without_wrappers(root):
     ]
 
 
+@slow
 def test_assembled_tensors_equal_full_tensor(run):
     """Even, uneven, empty and strided shards, replicas and partial values on meshes of one and two dimensions."""
     assembled, saved = assemble(f"{run}/cases.*.onnx"), torch.load(f"{run}/cases.pt")
@@ -146,6 +148,7 @@ def test_assembled_tensors_equal_full_tensor(run):
         assert torch.equal(assembled[name, 0, "V"], whole), name
 
 
+@slow
 @pytest.mark.parametrize("kind", [kind for kind in parallel.KINDS if kind != "single"])
 def test_a_parallel_run_is_compared_with_one_process(run, kind):
     """All values are judged, none differs, and the training step has the bits that it has without capture."""
@@ -157,6 +160,7 @@ def test_a_parallel_run_is_compared_with_one_process(run, kind):
     assert all(json.loads((run / f"{kind}.{rank}.json").read_text()) for rank in range(4))
 
 
+@slow
 @pytest.mark.parametrize("kind", ["tensor", "sequence", "fsdp_tensor"])
 def test_small_values_are_recorded_alike_with_and_without_an_active_mode(run, kind):
     """Without a mode, such as the one that records collectives, small tensors and DTensors are not encoded."""

@@ -14,6 +14,7 @@ from filch.steal.values import _sharing
 from filch.steal.values._raw import checksum, copy
 from support.models.small import module_of
 from support.processes.forked import run_python
+from support.thorough import slow
 
 SIZES = [1, 1000, 2**14, 2**14 + 11, 2**20, 2**20 + 1, 5 * 2**20 + 4099]
 WORD, PIECE = 8, 4096
@@ -120,6 +121,7 @@ class _Dispatches(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@slow
 @pytest.mark.parametrize("mode", [_Functions, _Dispatches])
 @pytest.mark.parametrize(
     "options",

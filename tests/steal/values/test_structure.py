@@ -26,6 +26,7 @@ from filch.steal.values._decode import decode
 from filch.steal.values._encode import encode
 from filch.steal.values._structure import structure
 from support.processes.forked import run_python
+from support.thorough import slow
 
 
 class Point(NamedTuple):
@@ -731,6 +732,7 @@ def _twice(value, levels=60):
     return functools.reduce(lambda inner, _: [inner, inner], range(levels), value)
 
 
+@slow
 @pytest.mark.parametrize(
     "value",
     [
