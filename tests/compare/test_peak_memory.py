@@ -7,7 +7,7 @@ import pytest
 
 from support.processes import memory
 from support.processes.forked import run_python
-from support.thorough import kept, slow
+from support.thorough import slow
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="only Linux tells what memory a process had at its largest"
@@ -48,7 +48,7 @@ def test_no_session_is_kept_while_another_one_is_created():
 
 
 @slow
-@pytest.mark.parametrize("use", kept(["files", "programs"], "programs"))
+@pytest.mark.parametrize("use", ["files", "programs"])
 def test_a_comparison_of_files_or_programs_has_the_weights_twice(use):
     """Pages of the mapped file, and those that ONNX Runtime has converted; of two programs, each has both."""
     assert {name: peak for name, peak in _peaks(use).items() if peak > _TWICE} == {}

@@ -19,7 +19,7 @@ from filch.steal.values._arguments import argument_tensors
 from support.models.small import module_of
 from support.models.zoo import exported
 from support.processes.compilers import needs_compiler
-from support.thorough import slow, thorough
+from support.thorough import slow
 
 
 def small():
@@ -69,7 +69,7 @@ def check(one, planter, kinds, program=None):
     ("name", "level", "kinds"),
     [
         ("resnet", "all", ("weight bit", "dropped input", "activation", "attribute")),
-        pytest.param("resnet", "extended", ("weight bit", "dropped input", "attribute"), marks=thorough()),
+        ("resnet", "extended", ("weight bit", "dropped input", "attribute")),
         ("vit", "all", ("epsilon", "weight bit", "swapped inputs", "dropped input", "attribute")),
     ],
 )

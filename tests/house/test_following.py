@@ -10,7 +10,7 @@ import pytest
 from support.processes.commands import run
 from support.processes.following import follow
 from support.processes.stories import skip_if_mended
-from support.thorough import slow, thorough
+from support.thorough import slow
 
 pytestmark = pytest.mark.usefixtures("forked_repros")
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ def make():
 """
 STORIES = [
     pytest.param("padded_pool.py", "onnxruntime-cpu", id="onnxruntime"),
-    pytest.param("best_row.py", "inductor", id="inductor", marks=thorough("compiles for half a minute")),
+    pytest.param("best_row.py", "inductor", id="inductor", marks=slow),
     pytest.param("mean_of_messages.py", "onnxruntime-cpu", id="exporter"),
 ]
 

@@ -14,7 +14,7 @@ from filch.compare.models._factory import make_subject
 from support.processes.compilers import needs_compiler
 from support.processes.documents import run, shows
 from support.processes.stories import installs, skip_if_mended, story
-from support.thorough import slow, thorough
+from support.thorough import slow
 
 pytestmark = pytest.mark.usefixtures("forked_repros")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -52,9 +52,7 @@ def by_inductor(subject):
         pytest.param(
             "padded_pool.py", by_onnxruntime(ort.GraphOptimizationLevel.ORT_ENABLE_ALL), id="onnxruntime#24737"
         ),
-        pytest.param(
-            "best_row.py", by_inductor, id="pytorch#193751", marks=[needs_compiler, thorough("compiles for a minute")]
-        ),
+        pytest.param("best_row.py", by_inductor, id="pytorch#193751", marks=needs_compiler),
         pytest.param(
             "mean_of_messages.py", by_onnxruntime(ort.GraphOptimizationLevel.ORT_DISABLE_ALL), id="chemprop#1335"
         ),

@@ -1,4 +1,4 @@
-"""Cases that take long or are like others run only with FILCH_ALL_STORIES=1, as in the coverage job of CI."""
+"""Tests that take seconds, and cases that are like others: they run only with FILCH_ALL_STORIES=1, as in `.ci/run`."""
 
 import os
 from collections.abc import Iterable
@@ -6,19 +6,14 @@ from typing import Any
 
 import pytest
 
-IS_THOROUGH = "FILCH_ALL_STORIES" in os.environ
-
-
-def thorough(reason: str = "others are like this one") -> pytest.MarkDecorator:
-    """Return the mark of a test, or of one of its cases, that `make test` leaves out."""
-    return pytest.mark.skipif(not IS_THOROUGH, reason=f"{reason}: FILCH_ALL_STORIES=1 runs it")
-
-
-slow = thorough("takes seconds")  # for tests whose file has quicker ones
+slow = pytest.mark.skipif(
+    "FILCH_ALL_STORIES" not in os.environ,
+    reason="it takes seconds, or is like others: FILCH_ALL_STORIES=1 runs it",
+)
 
 
 def kept(cases: Iterable[Any], *names: Any) -> list[Any]:
-    """Return the cases of a test, of which all but those of these names are thorough.
+    """Return the cases of a test, of which all but those of these names are slow.
 
     Raises:
         LookupError: a name is none of the cases.
@@ -27,6 +22,6 @@ def kept(cases: Iterable[Any], *names: Any) -> list[Any]:
     if unknown := {*names} - {*cases}:
         raise LookupError(f"these are no cases: {unknown}")
     return [
-        pytest.param(*(case if isinstance(case, tuple) else [case]), marks=[] if case in names else thorough())
+        pytest.param(*(case if isinstance(case, tuple) else [case]), marks=[] if case in names else slow)
         for case in cases
     ]

@@ -6,7 +6,7 @@ import torch
 from faults.porting import STYLES, make, read_set
 from filch.compare import align
 from ports import HELD_OUT_PORTS, PORTS
-from support.thorough import kept, slow
+from support.thorough import slow
 
 
 @pytest.mark.parametrize("name", HELD_OUT_PORTS)
@@ -47,23 +47,13 @@ NAMED = {
     "bert: eps of the second norm in layer 1": "operation",  # behind a sum that A computes in another order
     "rwkv: bonus of another layer in layer 0": "operation",  # the weight of another layer, which only a sum reads
 }
-# The others take half a minute together.
-KEPT = (
-    "opt: eps of the last norm",
-    "gptj: branches one after the other in layer 0",
-    "bloom: no bias of the output in layer 3",
-    "wav2vec2: frames backwards",
-    "convnext: layer of another block in stage 1",
-    "falcon: first query for the key in layer 1",
-    "segformer: second residual twice in stage 2",
-)
 FRESH = "opt", "gptj", "bloom", "gemma2", "falcon", "segformer: corners", "rwkv"
 SETS = "second", "third", "fourth", "sixth", "seventh"
 BUGS = {name: bug for part in SETS for name, bug in read_set(part).bugs.items()}
 
 
 @slow
-@pytest.mark.parametrize("name", kept(NAMED, *KEPT))
+@pytest.mark.parametrize("name", NAMED)
 def test_a_bug_is_named_first_and_alone(name):
     style = "fresh" if name.startswith(FRESH) else "trained"
     bug = BUGS[name]

@@ -15,8 +15,6 @@ UNKNOWN_WEIGHTS = {"qwen2": "cos|sin"}  # tables of what the model computes
 INSIDE = {name: {"output encoder_last_hidden_state"} for name in ("t5", "whisper")}  # which ports do not return
 # One bug of each port, so that the tests stay short; `benchmarks/aligning.py` judges all of them.
 BUGS = [(name, [*port.bugs][index % len(port.bugs)]) for index, (name, port) in enumerate(FIRST_PORTS.items())]
-# The others take half a minute together.
-KEPT = [item for item in BUGS if item[0] in ("gpt2", "llama", "resnet", "t5", "vit")]
 # Those that once were not; `benchmarks/porting_bugs.py` judges all of them.
 NAMED_ALONE = (
     "gpt_neox: norms exchanged in layer 1",
@@ -41,7 +39,7 @@ def test_values_of_a_correct_port_are_found_where_they_are(name):
 
 
 @slow
-@pytest.mark.parametrize(("name", "bug"), kept(BUGS, *KEPT))
+@pytest.mark.parametrize(("name", "bug"), BUGS)
 def test_a_bug_of_a_port_is_named_in_its_module(name, bug):
     """The first departure is an operation of the module that has the bug."""
     port = FIRST_PORTS[name]

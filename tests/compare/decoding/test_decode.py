@@ -21,7 +21,7 @@ from support.faults.decoding import change_late, exchanged, replaced, with_furth
 from support.models.exports import copied
 from support.models.fused_llama import fused_onnx, tiny_llama, with_cache
 from support.models.zoo import build
-from support.thorough import kept, slow
+from support.thorough import slow
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST, PAST = 3, "past_key_values.0.key"
@@ -133,7 +133,7 @@ FAULTS = {
 @slow
 @pytest.mark.parametrize(
     "fault",
-    kept(FAULTS, "a stale slot", "a key that is never rotated", "positions that end", "a mask without the first token"),
+    FAULTS,
 )
 def test_a_fault_is_named_with_its_position(model, programs, fault):
     name, start, change, module, position = FAULTS[fault]
@@ -266,7 +266,7 @@ def test_lower_precision_is_no_fault(model, programs, precision):
 @slow
 @pytest.mark.parametrize(
     ("dtype", "backend"),
-    kept([(torch.float16, "onnxruntime-cpu"), (torch.bfloat16, "reference")], (torch.float16, "onnxruntime-cpu")),
+    [(torch.float16, "onnxruntime-cpu"), (torch.bfloat16, "reference")],
     ids=["float16", "bfloat16"],
 )
 def test_a_model_in_lower_precision_decodes(dtype, backend):

@@ -8,7 +8,7 @@ from filch.export import ExportError, export, load_program
 from support.faults.decoding import change_late, exchanged, replaced
 from support.models.exports import copied
 from support.models.zoo import build
-from support.thorough import kept, slow
+from support.thorough import slow
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 96, "pad_token_id": 0}
@@ -69,9 +69,7 @@ FAULTS = {
 
 
 @slow
-@pytest.mark.parametrize(
-    "fault", kept(FAULTS, "a window of the convolution that is not moved", "a state that is read twice")
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_state_is_named_with_its_position(hybrid, fault):
     model, program = hybrid
     name, start, change, value = FAULTS[fault]

@@ -25,7 +25,7 @@ from support.faults.decoding import change_late, exchanged, with_further_output
 from support.models.exports import copied
 from support.models.named_caches import NAMES, Annotated
 from support.models.zoo import build
-from support.thorough import kept, slow
+from support.thorough import slow
 
 SETTINGS = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -163,9 +163,7 @@ FAULTS = {
 
 
 @slow
-@pytest.mark.parametrize(
-    "name", kept(FAULTS, *FAULTS.keys() - {"unrotated slot", "swapped sequences", "scale of earlier keys"})
-)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named_at_its_operation_and_position(name, llama, monkeypatch):
     fault = FAULTS[name]
     fault.patch(monkeypatch, llama)
@@ -337,7 +335,7 @@ def test_what_a_model_does_not_support_is_not_run_and_an_error_is_no_success():
 
 
 @slow
-@pytest.mark.parametrize("cls", kept(NAMES, Annotated))
+@pytest.mark.parametrize("cls", NAMES)
 def test_the_cache_of_a_model_may_have_any_name(cls, monkeypatch):
     """A clean run is silent, and a wrong position in decode is found."""
     only, model = ["prefill with a cache", "decode"], cls()

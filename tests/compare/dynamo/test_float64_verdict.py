@@ -8,7 +8,7 @@ from torch.nn import functional
 from filch.compare import CompareError, Tolerance, compare_gradients
 from support.models.small import module_of
 from support.processes.compilers import needs_compiler
-from support.thorough import kept, slow
+from support.thorough import slow
 
 
 class Attention(nn.Module):
@@ -138,7 +138,7 @@ def _by_float64(report):
 
 @slow
 @needs_compiler
-@pytest.mark.parametrize("name", kept(MODELS, "in-place", "choices", "rotary in float16"))
+@pytest.mark.parametrize("name", MODELS)
 def test_a_clean_model_has_no_value_that_rounding_does_not_explain(name):
     """Forward, backward and the gradients of all parameters, with Inductor."""
     model, x = MODELS[name]()

@@ -11,7 +11,7 @@ from filch.export import export
 from support.models.decisions import ALMOST_TEN, COUNT, WIDTH, Buckets, Experts, above_integers, rounded_to_integers
 from support.models.small import capture_of
 from support.processes.compilers import needs_compiler
-from support.thorough import kept, thorough
+from support.thorough import kept, slow
 
 ERROR = 3e-5  # of the embeddings; another bucket changes them by more than 1
 
@@ -100,7 +100,7 @@ def test_a_clean_mixture_of_experts_is_close(dtype, backend):
 
 
 @needs_compiler
-@thorough("compiles for twenty seconds, as the test above")
+@slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_clean_mixture_of_experts_is_close_in_torch_compile(dtype):
     """The same, without exported program and isolated runs."""

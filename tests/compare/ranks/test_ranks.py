@@ -14,7 +14,7 @@ from filch.compare.ranks._inference import infer, wrong_ranks
 from filch.steal import Layouts, assemble, steal_forward
 from filch.steal.ranks._distributed import Distributed, Piece, RankPart
 from support.models.parallel import KINDS, run_jobs
-from support.thorough import IS_THOROUGH, kept, slow
+from support.thorough import slow
 
 CLEAN = [
     *((kind, 2) for kind in BY_HAND),
@@ -28,12 +28,6 @@ FAULTS = (
     "expert_gradient", "wrong_zigzag", "no_mask", "key_gradients", "wrong_group", "hsdp_stale_replica",
     "stage_not_averaged",
 )  # fmt: skip
-# One of each parallelism; the others are like these, and take as long to be recorded.
-KEPT = (
-    *("no_reduce", "two_reduces_backward", "wrong_group", "own_seeds", "outer_no_reduce", "no_sync", "clipped_first"),
-    *("target_order", "wrong_gate", "key_gradients", "hsdp_stale_replica"),
-)
-PLANTED = FAULTS if IS_THOROUGH else KEPT
 
 
 ALONE = {  # the modules that are wrong by themselves on what all ranks have, and why others can't be run
@@ -50,7 +44,7 @@ def folder(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("runs"))
     for kind in ("single", *BY_HAND):
         record(reference_of(kind), f"{path}/{kind}.onnx")
-    clean, names = {*CLEAN, ("fsdp", 2)}, {*PLANTED, "sequential", "fsdp_loss_scale", *ALONE}
+    clean, names = {*CLEAN, ("fsdp", 2)}, {*FAULTS, "sequential", "fsdp_loss_scale", *ALONE}
     for world in (2, 4):
         jobs = [functools.partial(record_clean, kind, path) for kind, size in sorted(clean) if size == world]
         jobs += [functools.partial(record_faulty, name, path) for name in sorted(names) if FIRST[name].world == world]
@@ -74,7 +68,7 @@ def test_a_run_without_a_fault_equals_one_process(folder, kind, world):
 
 
 @slow
-@pytest.mark.parametrize("name", kept(FAULTS, *KEPT))
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named_with_value_and_ranks(folder, name):
     """The first value that differs is the faulty one, and the ranks are those that have it wrong."""
     fault = FIRST[name]

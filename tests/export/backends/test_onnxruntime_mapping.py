@@ -22,7 +22,7 @@ from filch.export.lowering._integers import products_saturate
 from support.faults.fakes import IsolatingPlantedBackend
 from support.models.compiled_graphs import measure
 from support.models.small import capture_of
-from support.thorough import kept, slow
+from support.thorough import slow
 
 
 class Net(nn.Module):
@@ -80,7 +80,7 @@ def check_is_explained(report, exported):
 
 
 @slow
-@pytest.mark.parametrize("name", kept(["resnet", "bert", "whisper"], "resnet"))
+@pytest.mark.parametrize("name", ["resnet", "bert", "whisper"])
 def test_every_node_of_a_model_is_explained_and_judged_at_each_level(name):
     """Every node has an outcome or origins, and every value is right; `tools/evidence_tables.py` has more models."""
     levels = {level: get_backend("onnxruntime-cpu", level=level) for level in ("basic", "all")}

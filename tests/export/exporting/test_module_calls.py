@@ -15,16 +15,14 @@ from filch.steal import restore, steal_forward
 from support.models.module_calls import measure
 from support.models.small import module_of
 from support.models.zoo import MODELS
-from support.thorough import kept, slow
+from support.thorough import slow
 from support.versions import is_pinned
 
 EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence.md"
-# One of each kind; the others are like these up to a few operations.
-KINDS = ("tiny LLM", "mixtral", "mamba2", "llama_past", "t5", "ResNet-18", "detr")
 
 
 @slow
-@pytest.mark.parametrize("name", kept(MODELS, *KINDS))
+@pytest.mark.parametrize("name", MODELS)
 def test_every_module_call_of_an_architecture_is_resolved_and_none_is_wrong(name):
     """An output is exact, an alias or dead; after optimization, a removed one names the node it went into."""
     line = measure(name)

@@ -21,7 +21,7 @@ from filch.export.passes import Pass, PassContext, default_passes, get_pass, pas
 from filch.export.views import Drawing
 from support.models.small import module_of
 from support.models.zoo import exported
-from support.thorough import kept, slow
+from support.thorough import slow
 
 
 def pixels(self, x):
@@ -116,7 +116,7 @@ def _told(model):
 
 
 @slow
-@pytest.mark.parametrize("name", kept(["resnet", "bert", "mamba"], "resnet", "mamba"))
+@pytest.mark.parametrize("name", ["resnet", "bert", "mamba"])
 def test_the_default_passes_are_what_torch_does(name):
     """One by one they come to the graph that `torch.onnx.export` makes by default, looked at or not."""
     _, _, _, program = exported(name)
