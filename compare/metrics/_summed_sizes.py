@@ -145,7 +145,7 @@ class SummedSizes:
         total = inexactness = 0.0
         for item in self._gradients(call, "O"):
             noise = self._noise(item)
-            products = float((item.numbers * item.values).abs().sum())
+            products = float(_finite(item.numbers * item.values).abs().sum())
             total += max(products, noise * item.tensor.mean * item.tensor.count)
             inexactness = max(inexactness, noise / (_rms(item.numbers) or math.inf))
         self._pending.discard(call)
@@ -192,8 +192,8 @@ class _ModuleTensor:
     Attributes:
         bits: a hash of its numbers.
         dtype: its real dtype.
-        count: how many elements it has.
-        mean: their mean magnitude.
+        count: how many numbers it has.
+        mean: the mean magnitude of those that are finite, as those of a mask may not be.
         spread: their standard deviation.
     """
 
@@ -207,9 +207,9 @@ class _ModuleTensor:
     def of(cls, tensor: torch.Tensor) -> "_ModuleTensor":
         """Return a tensor's value."""
         bits = hashlib.blake2b(bytes_of(tensor.cpu()).numpy().data, digest_size=16).digest()
-        numbers = _double(tensor)
-        dtype = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
-        return cls(bits, dtype, numbers.numel(), float(numbers.abs().mean()), float(numbers.std(correction=0)))
+        numbers, count = _finite(_double(tensor)), tensor.numel() * (1 + tensor.is_complex())
+        mean, spread = (float(numbers.abs().mean()), float(numbers.std(correction=0))) if len(numbers) else (0.0, 0.0)
+        return cls(bits, tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype, count, mean, spread)
 
     @property
     def eps(self) -> float:
@@ -298,7 +298,7 @@ def compare_summed(
     difference = compare_tensors(actual, expected, tolerance=tolerance)
     if actual is None or difference.close or difference.problem or difference.nonfinite:
         return difference, False
-    if not 0 < (summed := size()) < math.inf:  # a term may be inf or NaN
+    if not 0 < (summed := size()) < math.inf:  # it may be too large for float64
         return difference, False
     unit = min(torch.finfo(expected.dtype).eps, difference.tolerance.harmonic) * summed
     is_rounding = _is_rounding(_double(actual), _double(expected), unit)
@@ -324,9 +324,9 @@ def _is_multiple(actual: torch.Tensor, expected: torch.Tensor) -> bool:
 def _factor(tensor: torch.Tensor, other: torch.Tensor) -> float:
     """Return how many times as large as another one a tensor is; 0 if it is not a multiple of it."""
     square = float(other @ other) if tensor.shape == other.shape else 0.0
-    if not square:
+    factor = float(tensor @ other) / square if square else 0.0
+    if not factor or not math.isfinite(factor):
         return 0.0
-    factor = float(tensor @ other) / square
     return abs(factor) if _rms(tensor - factor * other) <= _UNEXPLAINED * _rms(tensor) else 0.0
 
 
@@ -336,8 +336,15 @@ def _double(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _rms(numbers: torch.Tensor) -> float:
-    """Return the root mean square; 0 of no numbers."""
-    return float(numbers.square().mean().sqrt()) if numbers.numel() else 0.0
+    """Return the root mean square of the finite numbers; 0 of none."""
+    finite = _finite(numbers)
+    return float(finite.square().mean().sqrt()) if len(finite) else 0.0
+
+
+def _finite(numbers: torch.Tensor) -> torch.Tensor:
+    """Return the numbers that are finite."""
+    is_finite = numbers.isfinite()
+    return numbers if bool(is_finite.all()) else numbers[is_finite]
 
 
 def _is_inside(name: str, parent: str) -> bool:

@@ -60,6 +60,18 @@ class Block(nn.Module):
         return self.head(x + self.scale * self.down(self.act(self.up(self.norm2(x)))))
 
 
+class Scores(SplitLinear):
+    """A linear layer that reads a mask, whose mean is not finite."""
+
+    def forward(self, x, mask):
+        return (super().forward(x) + mask).softmax(-1)
+
+
+def masked():
+    mask = torch.zeros(WIDTH).where(torch.arange(WIDTH) < 20, -torch.inf)
+    return module_of(lambda self, x: self.scores(x, mask.to(x.dtype)), scores=Scores(WIDTH, WIDTH))
+
+
 def _weight_norm():
     return nn.utils.parametrizations.weight_norm(SplitLinear(WIDTH, WIDTH))
 
@@ -84,6 +96,7 @@ CLEAN = {
     "a functional norm": (lambda: calls(lambda h: F.layer_norm(h, (WIDTH,))), lambda y: y.square().sum()),
     "a loss in the model": (lambda: calls(lambda h: F.layer_norm(h, (WIDTH,)).square().sum()), lambda y: y),
     "a functional softmax": (lambda: calls(lambda h: h.softmax(-1)), torch.sum),
+    "a masked softmax, summed": (masked, torch.sum),
     "keys of attention": (Attention, lambda y: y.cos().sum()),
     "weight norm": (lambda: nn.Sequential(_weight_norm(), nn.LayerNorm(WIDTH)), lambda y: y.square().sum()),
     **{
@@ -194,7 +207,7 @@ NONFINITE = {
 
 @pytest.mark.parametrize(("inputs", "forward"), NONFINITE.values(), ids=NONFINITE)
 def test_a_wrong_gradient_is_found_beside_inputs_that_are_not_finite(inputs, forward):
-    """The size of what was summed is not known then, so that no difference is rounding."""
+    """The size of what was summed is that of the finite ones."""
 
     def run(change):
         module = module_of(forward, weight=nn.Parameter(_numbers(WIDTH, WIDTH)))
