@@ -68,7 +68,15 @@ class DynamoOptions:
         return cls(**{"mode": mode, **options})
 
     def of_compiler(self) -> dict[str, Any]:
-        """Return the options of the compiler that are not the default ones."""
+        """Return the options of the compiler that were set.
+
+        One that is False or 0 is left out, as a compiler without it does as much, unless it would be on otherwise: CUDA
+        graphs with a mode, and sums in float16 with `use_fp16`.
+        """
         names = ("search_space", "use_cuda_graph", "use_fp16", "use_fp16_reduction", "config", "mode")
-        default = DynamoOptions()
-        return {name: value for name in names if (value := getattr(self, name)) != getattr(default, name)}
+        found = {name: value for name in names if (value := getattr(self, name))}
+        if self.mode and self.use_cuda_graph is False:
+            found["use_cuda_graph"] = False
+        if self.use_fp16 and self.use_fp16_reduction is False:
+            found["use_fp16_reduction"] = False
+        return found

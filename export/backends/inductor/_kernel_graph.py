@@ -97,7 +97,7 @@ class KernelGraphs:
         devices = {self._task.device or item.device for item in inputs if isinstance(item, torch.Tensor)}
         if not devices or any(device.type != "cpu" for device in devices):
             return ()
-        if self._options.use_fp16_reduction is not None:
+        if self._options.use_fp16_reduction:
             raise BackendError(f"backend 'inductor': {_NO_EFFECT.format('use_fp16_reduction')}")
         if self._options.use_cuda_graph and not self._task.guarded:
             raise BackendError(f"backend 'inductor': {_NO_EFFECT.format('use_cuda_graph')}")

@@ -352,11 +352,22 @@ def test_hidets_options_reach_the_compiler(monkeypatch):
     assert got.dtype == torch.float32
 
 
-def test_an_option_that_is_false_reaches_the_compiler():
-    """It takes back what the mode sets."""
-    options = {"mode": "reduce-overhead", "use_cuda_graph": False, "search_space": 0, "use_fp16": False}
-    given = DynamoOptions.of(options, None).of_compiler()
-    assert given == {"mode": "reduce-overhead", "use_cuda_graph": False, "search_space": 0}
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        ({"mode": "reduce-overhead", "use_cuda_graph": False}, {"mode": "reduce-overhead", "use_cuda_graph": False}),
+        ({"use_fp16": True, "use_fp16_reduction": False}, {"use_fp16": True, "use_fp16_reduction": False}),
+        ({"search_space": 0, "use_cuda_graph": False, "use_fp16": False, "use_fp16_reduction": False}, {}),
+    ],
+)
+def test_an_option_that_is_false_reaches_the_compiler_where_it_would_be_true(options, given):
+    """By the mode, or as torch has it; without these, a compiler that does not have the option can be used."""
+    assert DynamoOptions.of(options, None).of_compiler() == given
+
+
+@pytest.mark.parametrize("inner", ["onnxruntime", "eager"])
+def test_what_is_switched_off_is_refused_by_no_compiler(inner):
+    _compiled(Sum(), inner=inner, search_space=0, use_cuda_graph=False, use_fp16_reduction=False)(_input())
 
 
 @needs_compiler
