@@ -62,15 +62,12 @@ def _can_be_lowered(node: ir.Node, model: ir.Model) -> bool:
         return False
     if any(value is not None and value.dtype == _FLOAT for value in node.inputs):
         return True
-    # What is computed from no float32 value, as random numbers are, has the dtype that an attribute says, else float32.
-    has_dtype = node.op_type in ("Constant", "ConstantOfShape") or _dtype_attribute(node) in node.attributes
-    return has_dtype and any(value.dtype == _FLOAT for value in node.outputs)
-
-
-def _dtype_attribute(node: ir.Node) -> str:
-    """Return the attribute that has the dtype of a node's results; "" if no attribute has it."""
+    # Runtimes have few kernels for what else is computed from no float32 value, such as random numbers and windows.
     operator = find_operator(node.domain, node.op_type)
-    return "" if operator is None else operator.dtype_attribute
+    is_source = node.op_type in ("Constant", "ConstantOfShape") or (
+        operator is not None and operator.movement == "cast"
+    )
+    return is_source and any(value.dtype == _FLOAT for value in node.outputs)
 
 
 class _Converter:
@@ -150,7 +147,8 @@ class _Converter:
         """Convert the dtype attribute of a lowered node."""
         if self._simulate:
             return
-        name = _dtype_attribute(node)
+        operator = find_operator(node.domain, node.op_type)
+        name = "" if operator is None else operator.dtype_attribute  # "" if it has no such attribute
         if name in node.attributes and node.attributes[name].as_int() == _FLOAT:
             node.attributes[name] = ir.AttrInt64(name, int(self._dtype))
         elif node.op_type == "ConstantOfShape":  # whose attribute is a tensor, by default of a float32 zero

@@ -114,13 +114,18 @@ def test_a_weight_that_is_an_output_is_not_rounded(simulate):
     assert torch.equal(outputs[lowered.graph.outputs[1]], layer.weight)
 
 
-SOURCES = {"random numbers": "RandomUniform <shape = [4]> ()", "a window": "HannWindow(size)"}
+SOURCES = {
+    "random numbers": "RandomUniform <shape = [4]> ()",
+    "random numbers of this dtype": "RandomNormal <shape = [4], dtype = 1> ()",
+    "a window": "HannWindow(size)",
+    "a diagonal": "EyeLike <dtype = 1> (square)",
+}
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_what_is_float32_by_default_stays_float32(source, tmp_path):
-    """No attribute of its node has the dtype."""
-    nodes = f"{{ size = Constant <value_int = 4> () r = {source} y = Add(x, r) }}"
+def test_what_is_computed_from_no_number_stays_float32(source, tmp_path):
+    """Runtimes have no kernel that computes it in a lower precision."""
+    nodes = f"{{ size = Constant <value_int = 4> () square = Cast <to = 7> (x) r = {source} y = Add(x, r) }}"
     header = '<ir_version: 10, opset_import: ["" : 20]>'
     onnx.save(onnx.parser.parse_model(f"{header} g (float[4, 4] x) => (float[4, 4] y) {nodes}"), tmp_path / "m.onnx")
 
