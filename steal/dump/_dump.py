@@ -111,22 +111,21 @@ def restore(path: str | os.PathLike[str]) -> Dump:
         DumpError: the file doesn't exist, is not a dump (`NotADumpError` if it is another ONNX model), is damaged, or
             is replaced by other dumps all the time.
     """
-    file, before, failure = Path(path), None, None
+    file, failure = Path(path), None
     for _ in range(_ATTEMPTS):
         version = _version_of(file)
         try:
             contents = _read_model(file)
             dump = _open(file, contents)
+            # Another dump may have replaced both files meanwhile, so that the index that was read is not that of the
+            # data; a file that was only touched has the same index.
+            if _version_of(file) == version or _read_model(file) == contents:
+                return dump
+            failure = None
         except DumpError as error:
             if _version_of(file) == version:
                 raise
             failure = error
-        else:
-            # Another dump may have replaced both files meanwhile, so that the index that was read is not that of the
-            # data. Equal indexes are of the same data file, which was opened once.
-            if _version_of(file) == version or contents == before:
-                return dump
-            before, failure = contents, None
     raise failure or DumpError(f"{str(file)!r} was replaced by other dumps {_ATTEMPTS} times while it was read")
 
 
