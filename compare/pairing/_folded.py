@@ -142,7 +142,9 @@ def _is_transposed(execution: Execution, node: Node, weight: str) -> bool:
 
 def _exchanges(execution: Execution, node: Node) -> bool:
     """Return whether a permutation exchanges dimensions of several elements, beside those of one that `einsum` adds."""
-    shape, given = execution.graph.values[node.reads[0]].shape or (), node.attributes
+    shape, given = execution.graph.values[node.reads[0]].shape, node.attributes
+    if shape is None:
+        return True
     order = [*range(len(shape))]
     if "dim0" in given:  # torch.transpose
         first, second = given["dim0"], given["dim1"]

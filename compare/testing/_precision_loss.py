@@ -18,9 +18,9 @@ def lost_precision(golden: DumpAndRecord, new: DumpAndRecord, changes: DumpDiff)
     """Return which values of a new dump are further from float64 than those of a golden dump, or `""`.
 
     Values are left out that have no rounding level, as integers do, or whose level is not reliable. The distance is
-    relative to the magnitude of a value, which may have changed. Typically it may be up to 3 times the
-    rounding level of the golden dump, as that of a value that differs from the golden dump by rounding; in the worst
-    element, up to 8 times.
+    relative to the magnitude of a value, which may have changed. Typically it may be up to 3 times the rounding level
+    of the golden dump, as that of a value that differs from the golden dump by rounding; in the worst element, up to 8
+    times.
 
     Args:
         golden: the golden dump, and what it stores besides the values.

@@ -65,7 +65,7 @@ def changed_copy(module: fx.GraphModule, change: Callable[[fx.Node], None]) -> f
 
 
 def keep_names(copied: fx.Graph, graph: fx.Graph) -> None:
-    """Name the nodes of a copy as those of a graph: copying renames what is no identifier, and `input`."""
+    """Name the nodes of a copy as those of a graph: a copy renames what is no identifier or a builtin."""
     for node, original in zip(copied.nodes, graph.nodes, strict=True):
         node.name = original.name
 
