@@ -30,7 +30,7 @@ from filch.steal.values._structure import structure
 from .alignment._value_map import MappedValue, ValueMap, load_value_map
 from .common._complex import complex_as_real
 from .common._errors import CompareError
-from .engine._isolated_modules import with_isolated_modules
+from .engine._isolated_modules import isolated_modules
 from .float64._levels_file import levels_of
 from .float64._stored_level import StoredLevel
 from .metrics._summed_sizes import SUMMED, SummedSizes, compare_summed
@@ -74,7 +74,7 @@ def diff(
         model: the model of the reference, or a `(name, module)` pair if the reference has calls of several; in the mode
             and on the device (the CPU) to run it. It is called on the inputs in the reference, in float64, so that
             values of the forward pass are judged by rounding levels, as if `record_reference` had stored them. Then
-            each module whose output in `actual` is wrong is called on its inputs in `actual`: `DiffRow.isolated` says
+            each module whose output in `actual` is wrong is called on its inputs in `actual`: `DumpDiff.isolated` says
             whether the module computes its output wrong from these, or inherits the error. `reasons` of the result
             say what could not run.
 
@@ -107,8 +107,8 @@ def diff(
     def compare(key: Key, value: Any, other: Any, own_levels: Mapping[str, StoredLevel]) -> Iterator[DiffRow]:
         return value_rows(key, value, other, tolerance, levels=own_levels if tolerance is None else {})
 
-    rows, problems = with_isolated_modules(result.rows, second, name, module, compare)
-    return replace(result, rows=rows, reasons=(*result.reasons, *notes, *problems))
+    isolated, problems = isolated_modules(result.rows, second, name, module, compare)
+    return replace(result, isolated=isolated, reasons=(*result.reasons, *notes, *problems))
 
 
 def _named(model: nn.Module | tuple[str, nn.Module], records: Records) -> tuple[str, nn.Module]:

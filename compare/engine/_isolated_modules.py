@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,10 +18,10 @@ from ..results._rows import DiffRow
 CompareRecords = Callable[[Key, Any, Any, Mapping[str, StoredLevel]], Iterable[DiffRow]]
 
 
-def with_isolated_modules(
+def isolated_modules(
     rows: Sequence[DiffRow], actual: Records, name: str, model: nn.Module, compare: CompareRecords
-) -> tuple[tuple[DiffRow, ...], tuple[str, ...]]:
-    """Return the rows, those of wrong outputs with what their modules compute alone, and why modules did not run.
+) -> tuple[dict[str, DiffRow], tuple[str, ...]]:
+    """Return the rows of what modules compute alone, by the place of their wrong outputs, and why modules did not run.
 
     A module is not run if another one in it introduces an error, or has other replicas on some ranks: its output can
     only be wrong.
@@ -38,24 +37,25 @@ def with_isolated_modules(
     modules = {prefix + path if path else name: module for path, module in model.named_modules(remove_duplicate=False)}
     in_parts = _called_in_parts(rows, actual) if isinstance(actual, AssembledRecords) else frozenset()
     alone: dict[Key, Mapping[str, DiffRow]] = {}
-    introduced: set[str] = set()
+    isolated: dict[str, DiffRow] = {}
+    introducing: set[str] = set()  # the modules that introduce an error
     problems: dict[str, list[str]] = {}  # the modules that did not run, by the reason
-    found: list[DiffRow] = []
     for row in rows:
         key = row.key
-        if _is_wrong_output(row) and key in actual and not any(_is_in(other, row.module) for other in introduced):
-            if key not in alone:
-                try:
-                    alone[key] = _alone(modules, in_parts, actual, key, compare)
-                except Exception as error:  # noqa: BLE001  modules raise errors of all types
-                    alone[key] = {}
-                    problems.setdefault(reason_of(error), []).append(key.label)
-            found.append(replace(row, isolated=alone[key].get(row.path)))
-            introduced |= {row.module} if found[-1].introduced else set()
-        else:
-            found.append(row)
-            introduced |= {row.module} if row.faulty else set()
-    return tuple(found), tuple(_problem(reason, labels) for reason, labels in problems.items())
+        if row.faulty:
+            introducing.add(row.module)
+        if not _is_wrong_output(row) or key not in actual or any(_is_in(other, row.module) for other in introducing):
+            continue
+        if key not in alone:
+            try:
+                alone[key] = _alone(modules, in_parts, actual, key, compare)
+            except Exception as error:  # noqa: BLE001  modules raise errors of all types
+                alone[key] = {}
+                problems.setdefault(reason_of(error), []).append(key.label)
+        if row.path in alone[key]:
+            isolated[row.place] = alone[key][row.path]
+            introducing |= {row.module} if isolated[row.place].diverged else set()
+    return isolated, tuple(_problem(reason, labels) for reason, labels in problems.items())
 
 
 def _called_in_parts(rows: Iterable[DiffRow], actual: Records) -> frozenset[str]:

@@ -38,6 +38,8 @@ class DumpDiff(Result):
         reference: the path or name of the first dump.
         actual: the path or name of the second dump.
         rows: in the order of the first dump's run; records that only the second one has come last.
+        isolated: for outputs that differ and whose modules ran alone, by `DiffRow.place`: the comparison of what the
+            module computes from the inputs that the second dump has for it with the second dump's output.
         cause: why values differ from a golden dump: `code`, `environment`, `both`, `inputs`, `not reproducible` or
             `unknown`; `""` if that was not examined.
         reasons: sentences that explain the cause.
@@ -51,18 +53,24 @@ class DumpDiff(Result):
     reference: str
     actual: str
     rows: tuple[DiffRow, ...]
+    isolated: Mapping[str, DiffRow] = field(default_factory=dict)
     cause: str = ""
     reasons: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     learned: Mapping[str, str] = field(default_factory=dict)
     command: str = field(default="", metadata=NOT_IN_JSON)
-    FORMAT: ClassVar[Mapping[str, int]] = {"filch_diff": 3}
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_diff": 4}
 
     @cached_property
     def diverged(self) -> tuple[DiffRow, ...]:
         """The rows in which the dumps differ."""
         return tuple(row for row in self.rows if row.diverged)
+
+    @cached_property
+    def introduced(self) -> tuple[DiffRow, ...]:
+        """The rows in which the dumps differ and whose own module is wrong, so that the error is not inherited."""
+        return tuple(row for row in self.diverged if row.place in self.isolated and self.isolated[row.place].diverged)
 
     @property
     def first_divergence(self) -> DiffRow | None:
@@ -71,10 +79,10 @@ class DumpDiff(Result):
         If modules ran alone, it is the first one whose module is wrong by itself, unless what the model is given
         differs, its parameters or inputs, or replicas of a value do.
         """
-        if not any(row.introduced for row in self.diverged):
+        if not self.introduced:
             return next(iter(self.diverged), None)
         names = {row.key.name for row in self.rows if row.key.kind in _FORWARD}
-        return next(row for row in self.diverged if row.introduced or _is_given(row, names))
+        return next(row for row in self.diverged if row in self.introduced or _is_given(row, names))
 
     @property
     def first_difference(self) -> str:
@@ -143,11 +151,11 @@ class DumpDiff(Result):
             Column("is", folded, optional=1): lambda row: row.what,
             "error": lambda row: row.error,
             "times rounding": _times,
-            "module alone": lambda row: row.isolated and _times(row.isolated),
+            "module alone": lambda row: _times(self.isolated[row.place]) if row.place in self.isolated else None,
             "cause": lambda row: self.causes.get(row.place),
             "ranks": lambda row: ", ".join(map(str, row.ranks)) or None,
             Column("layout", folded, optional=1): lambda row: row.layout or None,
-            "attention": _attention,
+            "attention": self._attention,
             "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
         }
         return table_of(columns, rows, marked=lambda row: row.diverged, skip_empty=True)
@@ -155,32 +163,30 @@ class DumpDiff(Result):
     def _verdict(self) -> str:
         """Return the first row that differs as a sentence, or what was not judged."""
         first = self.first_divergence
-        if first is not None and first.introduced:
+        if first is not None and first in self.introduced:
             before = "" if first == self.diverged[0] else f"; the first that differs is {self.diverged[0].place}"
             return f"the first that its module computes wrong from its own inputs is {first}{before}"
         if first is not None:
-            has_run = any(row.isolated is not None for row in self.diverged)
-            return f"the first that differs is {first}{_ONLY_INHERITED if has_run else ''}"
+            return f"the first that differs is {first}{_ONLY_INHERITED if self.isolated else ''}"
         if gaps := self.gap_sentences():
             more = listed(gaps, 1, ", and {} more")
             return f"all judged values are close, but {more}" if self.proof.judged else gaps[-1]
         unjudged = next((row for row in self.rows if not row.judged), None)
         return "all close" if unjudged is None else f"all judged values are close; the first not judged: {unjudged}"
 
+    def _attention(self, row: DiffRow) -> str | None:
+        """Return the mark of a row: an arrow where an error starts, `inherited` where its module is right by itself.
+
+        `differs` where the module was not run alone; None if the row does not differ.
+        """
+        if not row.diverged or row.place not in self.isolated:
+            return "differs" if row.diverged else None
+        return ARROW if row in self.introduced else "inherited"
+
 
 def _times(row: DiffRow) -> str | None:
     """Return the difference as a multiple of the rounding level; None if it was not judged by it."""
     return None if row.ratio is None else format_ratio(row.ratio)
-
-
-def _attention(row: DiffRow) -> str | None:
-    """Return the mark of a row: an arrow where an error starts, `inherited` where its module is right by itself.
-
-    `differs` where the module was not run alone; None if the row does not differ.
-    """
-    if not row.diverged or row.isolated is None:
-        return "differs" if row.diverged else None
-    return ARROW if row.introduced else "inherited"
 
 
 def _uncovered(rows: Sequence[DiffRow]) -> list[DiffRow]:

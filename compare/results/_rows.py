@@ -262,8 +262,6 @@ class DiffRow(_HasDifference):
         held_by: of several processes, the ranks that have a part of the value.
         faulty: whether something is wrong with the parts, as `reason` says, however small the difference.
         is_extra: whether the first dump has no such value, so that nothing is missing if it is not judged.
-        isolated: for an output, the comparison of what its module computes from the inputs that the second dump has for
-            it with the second dump's output; None if the module was not run alone.
     """
 
     key: Key
@@ -278,12 +276,6 @@ class DiffRow(_HasDifference):
     held_by: tuple[int, ...] = ()
     faulty: bool = False
     is_extra: bool = False
-    isolated: "DiffRow | None" = None
-
-    @property
-    def introduced(self) -> bool:
-        """Whether its own module is wrong, so that the error is not inherited."""
-        return self.isolated is not None and self.isolated.diverged
 
     @property
     def diverged(self) -> bool:

@@ -95,14 +95,13 @@ def test_modules_that_are_wrong_by_themselves_are_told_from_those_that_inherit(t
 
     result = diff(reference, actual, model=make()[0])
 
-    assert [row.key.label for row in result.diverged if row.introduced] == introduced
-    assert [row.key.label for row in result.rows if row.introduced] == introduced
+    assert [row.key.label for row in result.introduced] == introduced
     assert result.close == (not introduced) and result.reasons == ()
     if introduced:
         assert result.first_divergence.key.label == introduced[0]
         assert "wrong from its own inputs is " + introduced[0] in str(result).replace("\n", " ")
-        inherited = [row for row in result.diverged if row.isolated is not None and not row.introduced]
-        assert all(row.isolated.ratio <= 2 for row in inherited)
+        inherited = [row for row in result.diverged if row.place in result.isolated and row not in result.introduced]
+        assert all(result.isolated[row.place].ratio <= 2 for row in inherited)
 
 
 def test_levels_are_those_of_record_reference(tmp_path):
@@ -125,9 +124,9 @@ def test_wrong_inputs_of_the_model_come_first(tmp_path, reference):
     same = diff(reference, _dump(make()[0], tmp_path / "a.onnx", X * 1.01), model=make()[0])
     wrong = diff(reference, _dump(_changed(_with_epsilon), tmp_path / "b.onnx", X * 1.01), model=make()[0])
 
-    assert not any(row.introduced for row in same.rows)
+    assert not same.introduced
     assert "each module that ran alone is right for its own inputs" in str(same).replace("\n", " ")
-    assert [row.key.label for row in wrong.rows if row.introduced] == ["1.norm#0.O"]
+    assert [row.key.label for row in wrong.introduced] == ["1.norm#0.O"]
     assert {one.first_divergence.key.label for one in (same, wrong)} == {"(root)#0.I"}
 
 
@@ -158,7 +157,7 @@ def test_calls_with_a_cache_and_keywords_are_run_as_they_were(tmp_path):
 
     result = diff(tmp_path / "a.onnx", tmp_path / "b.onnx", model=model)
 
-    assert [(row.key.label, row.introduced) for row in result.diverged] == [("m#1.O", True)]
+    assert [row.key.label for row in result.diverged] == [row.key.label for row in result.introduced] == ["m#1.O"]
     assert result.reasons == () and model.count == 3
 
 
@@ -174,7 +173,7 @@ def test_what_can_not_run_is_said(tmp_path, reference, options, reason):
     not_alone = diff(reference, partial, model=make()[0])
 
     assert any("were judged by tolerance" in note and reason in note for note in by_tolerance.reasons)
-    assert not any(row.introduced for row in not_alone.rows)
+    assert not not_alone.introduced
     if "statistics_only" in options:
         assert "was not judged alone, so that its error may be inherited" in not_alone.reasons[0]
 
@@ -187,8 +186,8 @@ def test_random_numbers_and_other_models_are_no_evidence(tmp_path, reference):
     drawn = diff(first, second, model=dropping)
     other = diff(reference, _dump(_changed(_with_shift), tmp_path / "c.onnx"), model=nn.Sequential(nn.Identity()))
 
-    assert not any(row.introduced for row in drawn.rows)
-    assert {row.module for row in other.rows if row.introduced} == {""}
+    assert not drawn.introduced
+    assert {row.module for row in other.introduced} == {""}
     assert any("it draws random numbers" in reason for reason in drawn.reasons)
     assert any("the model has no module of this name" in reason for reason in other.reasons)
 
@@ -217,7 +216,7 @@ def test_a_choice_that_rounding_changes_is_not_the_modules_fault(tmp_path, is_wr
     result = diff(first, second, model=_Router())
 
     assert any(row.key.label == "(root)#0.O" and row.path == "[1]" for row in result.diverged)
-    assert [row.place for row in result.diverged if row.introduced] == (["(root)#0.O[0]"] if is_wrong else [])
+    assert [row.place for row in result.introduced] == (["(root)#0.O[0]"] if is_wrong else [])
     assert any("rounding may change a decision in it" in reason for reason in result.reasons) != is_wrong
 
 
