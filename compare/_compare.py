@@ -133,7 +133,7 @@ def compare(
         every_node=every_node,
         repeats=repeats,
         by_tolerance=tolerance is not None,
-        on_row=None if stepwise is None else stepwise.record,
+        on_row=None if stepwise is None else stepwise.positions.add,
         on_references=None if stepwise is None else stepwise.set_references,
     )
     results = []

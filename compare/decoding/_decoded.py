@@ -7,15 +7,15 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from filch.export import PositionErrors
+from filch.export import Graph, PositionErrors
 
 from ..float64._verdict import WRONG, Flips
+from ..locating._inherited import inherited_starts
 from ..results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
 from ..results._picture import RowKey, picture
 from ..results._report import Report
 from ..results._rows import STAGES, Row
 from ._axes import Steps
-from ._inherited import without_rounding
 from ._positioned_row import PositionedRow
 from ._stepwise import LOGITS, PRESENT, Stepwise
 
@@ -79,15 +79,52 @@ def decoding_result(
 def _records(run: Stepwise, report: Report) -> list[PositionedRow]:
     """Return where values differ, with their rows of the report, without the positions at which only rounding differs.
 
-    See `without_rounding`.
+    See `_without_rounding`.
     """
     rows = {(row.stage, row.kind, row.value): row for row in report.rows}
-    records = {key: replace(item, row=rows[key]) for key, item in run.records.items() if key in rows}
+    records = {key: replace(item, row=rows[key]) for key, item in run.positions.rows.items() if key in rows}
     for stage, graph in report.graphs.items():
         of_values = {row.value: row for row in report.rows if row.stage == stage and row.kind != "output"}
         wrong = _wrong_values(x for x in records.values() if x.row.stage == stage and x.row.kind != "output")
-        records |= {_key(item): item for item in without_rounding(graph, wrong, of_values)}
+        records |= {_key(item): item for item in _without_rounding(graph, wrong, of_values)}
     return [*records.values()]
+
+
+def _without_rounding(graph: Graph, items: Iterable[PositionedRow], rows: Mapping[str, Row]) -> list[PositionedRow]:
+    """Return wrong values without the positions before those of the wrong values that they are computed from.
+
+    The node of a value that is right on the reference's numbers makes nothing wrong by itself. At earlier positions,
+    its numbers differ by rounding that it, or a node before it, amplifies.
+
+    Args:
+        graph: the graph.
+        items: the values that are wrong at some position.
+        rows: the rows of all values that were compared, by name.
+    """
+    wrong = {item.row.value: item for item in items}
+
+    def start_of(name: str, inherited_start: int | None) -> int | None:
+        """Return the first wrong position of a value, from that of what its node reads; None if it is right."""
+        item = wrong.get(name)
+        if item is None:
+            is_right = name in rows and rows[name].judged and not rows[name].diverged
+            return None if is_right else inherited_start
+        alone = item.row.isolated
+        if inherited_start is not None and alone is not None and alone.sound:
+            wrong[name] = item = _from(item, inherited_start)
+        return item.position or 0
+
+    # It calls `start_of` in the order of execution, which changes `wrong`; inputs may be wrong from position 0 on.
+    inherited_starts(graph.nodes, start_of, dict.fromkeys(graph.inputs, 0))
+    return [*wrong.values()]
+
+
+def _from(item: PositionedRow, start: int) -> PositionedRow:
+    """Return a wrong value as right before a position; unchanged if all or none of its wrong ones are before it."""
+    places = tuple(position for position in item.wrong if position >= start)
+    if not places or len(places) == len(item.wrong):
+        return item
+    return replace(item, position=places[0], sequence=None, wrong=places)  # the sequence was that of an earlier one
 
 
 def _wrong_values(records: Iterable[PositionedRow]) -> list[PositionedRow]:

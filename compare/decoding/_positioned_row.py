@@ -1,10 +1,12 @@
-"""`PositionedRow`: the positions at which a value is wrong."""
+"""The positions at which values are wrong: a `PositionedRow` of each."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+
+from filch.export.backends import Stage
 
 from ..float64._noise import unit_of
 from ..float64._verdict import WRONG
@@ -76,6 +78,27 @@ class PositionedRow:
             position = min(value.shape[axis], reference.shape[axis], axes.steps.length - 1)  # they are equal before it
         errors = tuple(math.inf if index == position else 0.0 for index in range(axes.steps.length))
         return cls(row, errors, position, None, (position,))
+
+
+@dataclass(frozen=True)
+class PositionedRows:
+    """Where the values of a run are wrong.
+
+    Attributes:
+        of_tokens: the axes of each value that the run returned, and the position of each of its tokens, by its name.
+        rows: where each compared value is wrong, by stage, kind of row and name.
+    """
+
+    of_tokens: dict[str, tuple[Axes, Sequence[int]]] = field(default_factory=dict)
+    rows: dict[tuple[Stage, str, str], PositionedRow] = field(default_factory=dict)
+
+    def add(self, row: Row, value: torch.Tensor, reference: torch.Tensor) -> None:
+        """Add where a value differs from its reference; see `CompareOptions.on_row`."""
+        places = self.of_tokens.get(row.value)
+        if places is not None and (value.numel() or value.shape != reference.shape):  # empty ones are equal
+            has_shape = value.shape == reference.shape
+            positioned = PositionedRow.of if has_shape else PositionedRow.of_other_shape
+            self.rows[row.stage, row.kind, row.value] = positioned(row, value, reference, *places)
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,15 @@ from filch.export import Program
 from filch.export.backends import Backend, Compiled, Observes, ReferenceLookup, Stage, isolate
 
 from ..common._errors import CompareError
-from ..results._rows import Row
 from ._axes import Axes, Steps, shape_in_one_call, value_in_one_call
-from ._positioned_row import PositionedRow
-from ._step_tensors import StepTensors
+from ._positioned_row import PositionedRows
 
 Values = Mapping[str, torch.Tensor]
 PAST, PRESENT = "past_key_values.", "present."  # what the names of the cache begin with, as inputs and outputs
 _GROWING = (".key", ".value")  # what the names end with that have a row for each token
 _KEYS = 2  # their axis
 _ENCODER = re.compile(r"encoder_|past_key_values\.\d+\.encoder\.")
+_SMALL = 2**16  # bytes of an equal tensor that may be kept in each step: to compare it with the last one takes time
 TOKENS, MASK, LOGITS, LENGTH = "input_ids", "attention_mask", "logits", ".length"
 
 
@@ -46,10 +45,9 @@ class Stepwise:
 
     Attributes:
         references: returns the references of the values that are observed, by name; None for one without.
-        records: where each compared value is wrong, by stage, kind of row and name.
+        positions: the positions of the tokens of what was returned, and where each compared value is wrong.
         steps: the steps of the last run.
         logits: what the last run returned, float in the shape [rows, length, words].
-        _token_positions: the axes of each value that was returned, and the position of each of its tokens.
     """
 
     backend: Backend
@@ -60,10 +58,9 @@ class Stepwise:
     name: str = field(init=False)
     stages: tuple[Stage, ...] = field(init=False)
     references: ReferenceLookup = field(default=lambda _: None, init=False)
-    records: dict[tuple[Stage, str, str], PositionedRow] = field(default_factory=dict, init=False)
+    positions: PositionedRows = field(default_factory=PositionedRows, init=False)
     steps: Steps = field(default_factory=lambda: Steps(0, (), 0), init=False)
     logits: torch.Tensor | None = field(default=None, init=False)
-    _token_positions: dict[str, tuple[Axes, list[int]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.name, self.stages = self.backend.name, self.backend.stages
@@ -92,14 +89,6 @@ class Stepwise:
     def set_references(self, references: ReferenceLookup) -> None:
         """See `CompareOptions.on_references`."""
         self.references = references
-
-    def record(self, row: Row, value: torch.Tensor, reference: torch.Tensor) -> None:
-        """Record at which positions a value differs; see `CompareOptions.on_row`."""
-        places = self._token_positions.get(row.value)
-        if places is not None and (value.numel() or value.shape != reference.shape):  # empty ones are equal
-            has_shape = value.shape == reference.shape
-            positioned = PositionedRow.of if has_shape else PositionedRow.of_other_shape
-            self.records[row.stage, row.kind, row.value] = positioned(row, value, reference, *places)
 
     def isolate(
         self,
@@ -164,7 +153,7 @@ class Stepwise:
         values = self.backend.run(handle.inner, inputs, graph.producer)
         return ((name, values[name]) for node in graph.nodes for name in node.outputs if name in values)
 
-    def _run_steps(self, handle: "_StepwiseProgram", inputs: Values) -> dict[str, StepTensors]:
+    def _run_steps(self, handle: "_StepwiseProgram", inputs: Values) -> "dict[str, StepTensors]":
         """Return the outputs of the steps by name; the cache of the next one is what a step returns."""
         shape = inputs[TOKENS].shape
         if self.sequences:
@@ -220,7 +209,7 @@ class Stepwise:
     def _joined(
         self,
         handle: "_StepwiseProgram",
-        values: dict[str, StepTensors],
+        values: "dict[str, StepTensors]",
         one_call: "_OneCall",
         references: ReferenceLookup,
     ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -245,13 +234,13 @@ class Stepwise:
             axes = None if whole is None else Axes.of(steps, whole, in_steps, is_fixed=name in handle.fixed)
             if whole is not None and axes is not None:
                 joined = axes.joined(whole, in_steps)
-                handle.axes[name], self._token_positions[name] = axes, (axes, joined.positions)
+                handle.axes[name], self.positions.of_tokens[name] = axes, (axes, joined.positions)
                 yield name, joined.value
             elif whole is not None and is_output:
                 judged = _judged_step(steps, name, whole, in_steps)
                 if judged is not None:
                     position, tensor = judged
-                    self._token_positions[name] = Axes(steps, (), ()), [position]
+                    self.positions.of_tokens[name] = Axes(steps, (), ()), [position]
                     yield name, tensor
 
 
@@ -339,6 +328,48 @@ class _StepwiseProgram:
             if not node.operator.reads_shape and not found.isdisjoint(node.reads):
                 found.update(node.outputs)
         return found
+
+
+class StepTensors:
+    """The tensors of a value in the steps so far.
+
+    The keys in a cache grow from step to step. A tensor with which that of the next step begins is a view of it, so
+    that all steps take the memory of the last one.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[torch.Tensor | tuple[int, int]] = []  # or the axis and the size of a view of the next one
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def append(self, tensor: torch.Tensor) -> None:
+        """Add the tensor of the next step, which must not be changed any more."""
+        last = self._parts[-1] if self._parts else None
+        if isinstance(last, torch.Tensor) and last.dtype == tensor.dtype:
+            axis = _growing_axis(last, tensor)
+            if axis is not None and torch.equal(tensor.narrow(axis, 0, last.shape[axis]), last):
+                self._parts[-1] = axis, last.shape[axis]
+        self._parts.append(tensor)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensor of each step."""
+        found: list[torch.Tensor] = []
+        for part in reversed(self._parts):
+            found.append(part if isinstance(part, torch.Tensor) else found[-1].narrow(part[0], 0, part[1]))
+        return found[::-1]
+
+
+def _growing_axis(last: torch.Tensor, tensor: torch.Tensor) -> int | None:
+    """Return the axis in which a tensor may begin with the last one; None if there is no such axis."""
+    if last.dim() != tensor.dim() or not last.dim():
+        return None
+    sizes = zip(last.shape, tensor.shape, strict=True)
+    axes = [axis for axis, (before, after) in enumerate(sizes) if before != after]
+    if not axes:
+        return None if last.nbytes <= _SMALL else 0
+    return axes[0] if len(axes) == 1 and last.shape[axes[0]] < tensor.shape[axes[0]] else None
 
 
 def is_of_encoder(name: str) -> bool:

@@ -1,11 +1,10 @@
-"""Inputs and names of programs that continue a cache: of a causal language model of transformers."""
+"""Inputs of programs that continue a cache: of a causal language model of transformers."""
 
 import contextlib
 import importlib
 import inspect
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,18 +14,12 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from .._errors import ExportError, reason
-from ..graph._module_calls import ModuleCall, Port
-from ..program._original import Original
-from ..program._program import Program
-from ..program._renaming import renamed_program
 from ._model_cache import cache_argument, logits_of, returned_cache
 
 CacheKind = Literal["dynamic", "static", "window", "static-window"]
 _PAST, _QUERIES = 5, 3  # tokens of the example: torch treats sizes of 0 and 1, and equal ones, as fixed
 _ROWS = 2
 _LEAST_WINDOW = 4  # a cache of it has at least two tokens in the example, with two others after them
-_NAMES = {"keys": "key", "values": "value", "cumulative_length": "length"}  # of tensors of a layer, as in Optimum
-_NAMES |= {"conv_states": "conv", "recurrent_states": "recurrent"}
 
 
 def register_caches(model: nn.Module) -> None:
@@ -431,74 +424,3 @@ def exportable_experts(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         module.set_experts_implementation(before)
-
-
-def with_cache_names(program: Program) -> Program:
-    """Return a program whose inputs and outputs have the names that runtimes expect.
-
-    They are `logits`, `past_key_values.0.key` and `present.0.key`, as in files of Optimum and ONNX Runtime GenAI; with
-    an encoder, `encoder_hidden_states`, `past_key_values.0.decoder.key` and `past_key_values.0.encoder.key`.
-    """
-    names = {name: new for name, path in program.inputs.items() if (new := _input_name(path))}
-    for port in program.module_calls["", 0].outputs:
-        new = "logits" if _LOGITS.search(port.path) else _cache_name(port.path, "present")
-        if port.value is not None and port.value not in names and new:
-            names[port.value] = new
-    return _renamed(program, names)
-
-
-def _input_name(path: str) -> str:
-    """Return the new name of an input by the path of the argument; `""` if it keeps its name."""
-    if path.startswith("encoder_outputs"):
-        return "encoder_hidden_states"
-    return path.removeprefix("decoder_") if path.startswith("decoder_") else _cache_name(path, "past_key_values")
-
-
-_LOGITS = re.compile(r"logits\W*$|^\[0\]$")  # in an object, in a dict, first in a tuple
-_OF_CACHE = re.compile(r"^\.?[^.]+(\.\w+_cache)?\.layers\[(\d+)\]\.(\w+?)(?:\[0\]|\[(\d+)\])?$")
-_SIDES = {"": "", ".self_attention_cache": "decoder.", ".cross_attention_cache": "encoder."}
-
-
-def _cache_name(path: str, prefix: str) -> str:
-    """Return the name of a tensor of a cache by its path; `""` for another tensor.
-
-    Args:
-        path: such as `past_key_values.layers[0].keys`.
-        prefix: of the name: `past_key_values` for an input, `present` for an output.
-    """
-    found = _OF_CACHE.search(path)
-    if found is None or found[3] not in _NAMES:
-        return ""
-    return f"{prefix}.{found[2]}.{_SIDES[found[1] or '']}{_NAMES[found[3]]}{found[4] or ''}"
-
-
-def _renamed(program: Program, names: Mapping[str, str]) -> Program:
-    """Return a program, and its exported program, with other names for some values; their models are changed in place.
-
-    Args:
-        program: the program.
-        names: the new names by the old ones; other values keep theirs.
-    """
-    original = program.original
-    if original is None:
-        raise ExportError("only a new export has its exported program")
-    for model in (program.model, original.model):
-        values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
-        for value in values:
-            value.name = names.get(value.name or "", value.name)
-
-    def renamed_ports(ports: Iterable[Port]) -> tuple[Port, ...]:
-        return tuple(replace(port, value=names.get(port.value or "", port.value)) for port in ports)
-
-    calls = {
-        key: ModuleCall(*key, renamed_ports(call.inputs), renamed_ports(call.outputs))
-        for key, call in program.module_calls.items()
-    }
-    return replace(
-        program,
-        inputs={names.get(name, name): path for name, path in program.inputs.items()},
-        outputs=tuple(names.get(name, name) for name in program.outputs),
-        module_calls=calls,
-        operators=tuple(replace(item, value=names.get(item.value or "", item.value)) for item in program.operators),
-        original=Original.of(renamed_program(original.program, names), original.model),
-    )

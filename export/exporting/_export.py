@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,8 +28,9 @@ from ..program._names import Names
 from ..program._operators import model_operators
 from ..program._original import Original
 from ..program._program import Program
+from ..program._renaming import renamed_program
 from ._by_value import find_by_value
-from ._cached import CacheKind, cached_inputs, exportable_experts, register_caches, with_cache_names
+from ._cached import CacheKind, cached_inputs, exportable_experts, register_caches
 from ._infer import infer_types
 from ._module_trace import EagerCall, EagerCalls, capture_calls, leaf_paths, plain_modules, record_calls
 from ._plain_names import plain_weight_names
@@ -40,6 +42,12 @@ _STRATEGIES = {  # by class name in torch.onnx
     "TorchExportStrictStrategy": "strict=True",
     "TorchExportDraftExportStrategy": "draft_export",
 }
+# Of the tensors of a layer of a cache, by attribute and by side of an encoder-decoder: as in Optimum.
+_CACHE_NAMES = {"keys": "key", "values": "value", "cumulative_length": "length"}
+_CACHE_NAMES |= {"conv_states": "conv", "recurrent_states": "recurrent"}
+_LOGITS = re.compile(r"logits\W*$|^\[0\]$")  # in an object, in a dict, first in a tuple
+_OF_CACHE = re.compile(r"^\.?[^.]+(\.\w+_cache)?\.layers\[(\d+)\]\.(\w+?)(?:\[0\]|\[(\d+)\])?$")
+_SIDES = {"": "", ".self_attention_cache": "decoder.", ".cross_attention_cache": "encoder."}
 # The steps, and their durations as multiples of that of torch.export for GPT-2 and Llama.
 _STEPS = {"running the model": 0.1, "torch.export": 1.0, "translation to ONNX": 1.8, "types": 0.1, "module calls": 0.1}
 Signatures = Mapping[tuple[str, int], ModuleCallSignature]
@@ -131,7 +139,73 @@ def _export_with_cache(
     tokens = args[0] if len(args) == 1 else others.pop(name, None)
     with exportable_experts(model):
         kwargs, shapes = cached_inputs(model, tokens, others, cache, slots if cache.startswith("static") else 0)
-        return with_cache_names(export(model, (), kwargs, dynamic_shapes=shapes))
+        return _with_cache_names(export(model, (), kwargs, dynamic_shapes=shapes))
+
+
+def _with_cache_names(program: Program) -> Program:
+    """Return a program whose inputs and outputs have the names that runtimes expect.
+
+    They are `logits`, `past_key_values.0.key` and `present.0.key`, as in files of Optimum and ONNX Runtime GenAI; with
+    an encoder, `encoder_hidden_states`, `past_key_values.0.decoder.key` and `past_key_values.0.encoder.key`.
+    """
+    names = {name: new for name, path in program.inputs.items() if (new := _input_name(path))}
+    for port in program.module_calls["", 0].outputs:
+        new = "logits" if _LOGITS.search(port.path) else _cache_name(port.path, "present")
+        if port.value is not None and port.value not in names and new:
+            names[port.value] = new
+    return _renamed(program, names)
+
+
+def _input_name(path: str) -> str:
+    """Return the new name of an input by the path of the argument; `""` if it keeps its name."""
+    if path.startswith("encoder_outputs"):
+        return "encoder_hidden_states"
+    return path.removeprefix("decoder_") if path.startswith("decoder_") else _cache_name(path, "past_key_values")
+
+
+def _cache_name(path: str, prefix: str) -> str:
+    """Return the name of a tensor of a cache by its path; `""` for another tensor.
+
+    Args:
+        path: such as `past_key_values.layers[0].keys`.
+        prefix: of the name: `past_key_values` for an input, `present` for an output.
+    """
+    found = _OF_CACHE.search(path)
+    if found is None or found[3] not in _CACHE_NAMES:
+        return ""
+    return f"{prefix}.{found[2]}.{_SIDES[found[1] or '']}{_CACHE_NAMES[found[3]]}{found[4] or ''}"
+
+
+def _renamed(program: Program, names: Mapping[str, str]) -> Program:
+    """Return a program, and its exported program, with other names for some values; their models are changed in place.
+
+    Args:
+        program: the program.
+        names: the new names by the old ones; other values keep theirs.
+    """
+    original = program.original
+    if original is None:
+        raise ExportError("only a new export has its exported program")
+    for model in (program.model, original.model):
+        values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+        for value in values:
+            value.name = names.get(value.name or "", value.name)
+
+    def renamed_ports(ports: Iterable[Port]) -> tuple[Port, ...]:
+        return tuple(replace(port, value=names.get(port.value or "", port.value)) for port in ports)
+
+    calls = {
+        key: ModuleCall(*key, renamed_ports(call.inputs), renamed_ports(call.outputs))
+        for key, call in program.module_calls.items()
+    }
+    return replace(
+        program,
+        inputs={names.get(name, name): path for name, path in program.inputs.items()},
+        outputs=tuple(names.get(name, name) for name in program.outputs),
+        module_calls=calls,
+        operators=tuple(replace(item, value=names.get(item.value or "", item.value)) for item in program.operators),
+        original=Original.of(renamed_program(original.program, names), original.model),
+    )
 
 
 def _export(call: _ExportedCall, next_step: Callable[[str], None], *, onnx_only: bool) -> Program:

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from filch.compare.decoding._axes import Axes, Steps, shape_in_one_call, value_in_one_call
-from filch.compare.decoding._step_tensors import StepTensors
-from filch.compare.decoding._stepwise import _other_size, _same_nodes
+from filch.compare.decoding._stepwise import StepTensors, _other_size, _same_nodes
 
 LENGTH, SIZE = 3, 4  # tokens; slots, and the size of a head
 SPANS = Steps.of((1, LENGTH), 1, 1, SIZE)

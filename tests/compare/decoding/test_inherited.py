@@ -2,7 +2,7 @@
 
 import pytest
 
-from filch.compare.decoding._inherited import without_rounding
+from filch.compare.decoding._decoded import _without_rounding
 from filch.compare.decoding._positioned_row import PositionedRow
 from filch.compare.float64._verdict import RoundingVerdict
 from filch.compare.results._rows import Row
@@ -23,7 +23,7 @@ def wrong_at(positions, alone):
         for index, node in enumerate(CHAIN.nodes)
     }
     items = [PositionedRow(rows[name], (), places[0], 0, places) for name, places in positions.items()]
-    return {item.row.value: item.wrong for item in without_rounding(CHAIN, items, rows)}
+    return {item.row.value: item.wrong for item in _without_rounding(CHAIN, items, rows)}
 
 
 def test_a_value_is_wrong_from_where_one_before_it_is():
