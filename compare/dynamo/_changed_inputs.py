@@ -11,13 +11,13 @@ from filch.export.backends import Compiled, Stage
 from filch.steal.ranks._join import is_same_bits as has_same_bits
 
 from ..common._complex import complex_as_real
-from ..engine._value_comparator import compare_values
 from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
 from ..metrics._tolerance import ToleranceOption, given_limits
 from ..references._resolver import Reference
 from ..results._rows import Row
+from ._compare_values import compare_values
 
 _DYNAMO_NAME = re.compile(r"l_(.+)_", re.IGNORECASE)  # `L_x_` is the input `x`
 

@@ -15,7 +15,6 @@ from filch.export.common._copies import copy_tensors
 from filch.steal import Capture, Key, steal_forward, tensors
 
 from ..common._errors import CompareError
-from ..engine._value_comparator import compare_values
 from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
@@ -28,6 +27,7 @@ from ..results._joined import joined
 from ..results._report import EAGER_PYTORCH, Report
 from ..runs._mode import float64_values
 from ._backend import filch
+from ._compare_values import compare_values
 from ._graph_check import BACKWARD, problem_notes
 
 Loss = Callable[[Any], torch.Tensor]

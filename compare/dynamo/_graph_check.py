@@ -20,7 +20,7 @@ from filch.steal.ranks._join import is_same_bits as has_same_bits
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
-from ..engine._value_comparator import compare_values, in_order
+from ..engine._value_comparator import in_order
 from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
@@ -32,6 +32,7 @@ from ..results._report import EAGER_PYTORCH, Report
 from ..results._rows import ModelOperation, Row
 from ..runs._mode import float64_values
 from ._changed_inputs import changed_rows, values_after
+from ._compare_values import compare_values
 from ._fx_operators import as_returned, fx_operators
 from ._node_values import NodeValues
 

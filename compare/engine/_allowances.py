@@ -3,13 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import torch
 
 from filch.export import Node
 
-from ..metrics._metrics import Difference, compare_tensors, typical_magnitude
+from ..metrics._metrics import typical_magnitude
 
 Values = Mapping[str, torch.Tensor]
 
@@ -39,27 +38,8 @@ class Allowances:
         )
         self._growth: dict[str, float] = {}
 
-    def difference(
-        self, name: str, node: Node, values: Values, actual: torch.Tensor, expected: torch.Tensor, **options: Any
-    ) -> Difference:
-        """Measure a difference as `compare_tensors` does, which `options` are for, with the rounding of the node.
-
-        Args:
-            name: the name of the value.
-            node: the node that computes it.
-            values: the values that the node reads, by name; weights may be missing.
-            actual: the value.
-            expected: the reference.
-            **options: keyword arguments of `compare_tensors`.
-        """
-        difference = compare_tensors(actual, expected, **options)
-        if difference.close or difference.problem:
-            return difference
-        magnitude = self.magnitude(name, node, values, actual, expected)
-        return compare_tensors(actual, expected, magnitude=magnitude, **options)
-
     def magnitude(self, name: str, node: Node, values: Values, actual: torch.Tensor, expected: torch.Tensor) -> float:
-        """Return the magnitude that the rounding error of a value that differs is relative to (see `difference`).
+        """Return the magnitude that the rounding error of a value that differs is relative to (see `compare_tensors`).
 
         Only elements that differ count, and the elements of inputs that broadcast to them: a mask of -3.4e38, equal in
         both, would explain any difference elsewhere. Additions round each element separately: only elements that

@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 
 import torch
 
@@ -13,15 +14,12 @@ from ..common._dtypes import torch_dtype
 from ..common._value_cache import ValueCache
 from ..float64._verdict import RoundingVerdict
 from ..judging._judge import Judge
-from ..judging._pair import Pair
-from ..judging._run import ObservedValue, Run
-from ..metrics._metrics import Difference
+from ..judging._run import ObservedValue, Pair, Run
+from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import is_coarser, largest_of
 from ..references._resolver import ReferenceResolver
+from ..results._rows import JudgedValue
 from ._allowances import Allowances
-from ._judged_value import JudgedValue
-
-_ACCUMULATED = 16.0  # rounding levels, up to which rounding errors may add up in one direction
 
 
 class IsolatedInputs:
@@ -153,50 +151,14 @@ def isolated_verdicts(
     selected = unexplained_nodes(values, graph, suspects)
     isolated = isolate(selected) if selected else {}
     wrong = {graph.producer[name].name for name, verdict in isolated.items() if is_wrong(verdict)}
-    before = _first_difference(values, graph) if selected else frozenset()
+    before = first_difference(values, graph) if selected else frozenset()
     return isolated | isolate(before) if before and before.isdisjoint(wrong) else isolated
 
 
-def is_accumulated(
-    values: Mapping[str, JudgedValue],
-    outputs: Sequence[JudgedValue],
-    isolated: Mapping[str, RoundingVerdict],
-    graph: Graph,
-) -> bool:
-    """Return whether rounding may have added up to the errors of all values that differ.
-
-    Rounding errors may add up in one direction, which the noise of the float64 run does not show. This explains errors
-    of up to `_ACCUMULATED` rounding levels and other integers, if each node that computes the first of these values is
-    right by itself, and so is each other node that ran in isolation.
-    """
-    names = _first_difference(values, graph)
-    differing = (value for value in (*values.values(), *outputs) if value.diverged)
-    if not names or not all(map(_may_be_accumulated, differing)):
-        return False
-    return all(
-        isolated[name].sound if name in isolated else _is_right(value)
-        for name, value in values.items()
-        if name in isolated or graph.producer[name].name in names
-    )
-
-
-def _first_difference(values: Mapping[str, JudgedValue], graph: Graph) -> frozenset[str]:
+def first_difference(values: Mapping[str, JudgedValue], graph: Graph) -> frozenset[str]:
     """Return the names of the nodes that compute the first value that differs; empty if there is none."""
     first = [name for name in graph.producer if name in values and values[name].diverged][:1]
     return frozenset(node.name for node in graph.cone(first, graph.constant_values))
-
-
-def _may_be_accumulated(value: JudgedValue) -> bool:
-    """Whether a value is wrong by no more than rounding errors may add up to, or by other integers."""
-    verdict = value.float64
-    if verdict is None or verdict.verdict != "wrong":
-        return False
-    return verdict.ratio < _ACCUMULATED or (value.dtype or "").startswith(("int", "uint", "bool"))
-
-
-def _is_right(value: JudgedValue) -> bool:
-    """Whether a value is right; one that can't be judged is judged with the nodes that read it."""
-    return not value.judged or (value.float64 is not None and value.float64.verdict == "same")
 
 
 def is_wrong(verdict: RoundingVerdict | None) -> bool:
@@ -234,10 +196,8 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
 
     def measure(pair: Pair, expected: torch.Tensor) -> Difference:
         """Return how far a value is from what is expected, for the rules that judge by tolerance."""
-        inputs_of_node = inputs.of(pair.node)
-        return allowances.difference(
-            pair.name, pair.node, inputs_of_node, pair.tensor, expected, tolerance=pair.tolerance
-        )
+        magnitude = partial(allowances.magnitude, pair.name, pair.node, inputs.of(pair.node), pair.tensor, expected)
+        return compare_tensors(pair.tensor, expected, tolerance=pair.tolerance, magnitude=magnitude)
 
     for name, value in known.items():
         if value.dtype is not None:

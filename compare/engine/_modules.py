@@ -15,8 +15,7 @@ from ..references._inferred import Inference
 from ..references._inputs import CapturedCall
 from ..references._references import captured_tensors
 from ..references._resolver import Reference
-from ..results._rows import ModuleRow
-from ._judged_value import JudgedValue
+from ..results._rows import JudgedValue, ModuleRow
 
 
 class ModuleRows:

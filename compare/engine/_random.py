@@ -16,7 +16,7 @@ from filch.export.evaluation._unpredictable import Unpredictable
 
 from ..judging._run import Run
 from ..references._resolver import ReferenceResolver
-from ._judged_value import JudgedValue
+from ..results._rows import JudgedValue
 
 _MIN_SAMPLES = 100  # fewer do not show a distribution
 _MAX_SAMPLES = 2**16

@@ -1,9 +1,11 @@
-"""Compare the values of a graph with their references."""
+"""Compare the values of a graph with their references, and make the rows of a run."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -13,15 +15,9 @@ from filch.export.evaluation._unpredictable import Unpredictable
 from ..common._complex import complex_as_real
 from ..common._dtypes import declared_dtype
 from ..common._value_cache import ValueCache
-from ..float64._decision_values import differ
-from ..float64._noise import unit_of
-from ..float64._values import Float64Values
 from ..float64._verdict import RoundingVerdict
-from ..judging._facts import RunFacts
 from ..judging._judge import Judge
-from ..judging._pair import TensorLookup
-from ..judging._run import JudgedProgram, ObservedValue, Run
-from ..judging._run_decisions import matches_float64
+from ..judging._run import ObservedValue, Run, TensorLookup
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
 from ..metrics._spread import spread_of
@@ -29,17 +25,16 @@ from ..metrics._summed_sizes import SUMMED
 from ..metrics._tolerance import Tolerance, default_tolerance
 from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference, ReferenceResolver
-from ..results._rows import DIVERGED, Row, Status
+from ..results._rows import DIVERGED, JudgedValue, Row, Status
 from ._allowances import Allowances
 from ._coarser_dtypes import exact_dtype
-from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, isolated_verdicts
-from ._judged_value import JudgedValue
+from ._isolated_nodes import first_difference, is_wrong
 from ._random import RandomValues, random_value
-from ._run_rows import RunRows
 
 # Receives a value by its name in the exported graph, its reference and what is known of it.
 OnValue = Callable[[str, torch.Tensor, Reference | None, JudgedValue], None]
 Summed = Callable[[str, torch.Tensor], Difference | None]
+_ACCUMULATED = 16.0  # rounding levels, up to which rounding errors may add up in one direction
 _BY_ELEMENT = "a sequence of tensors: judged by its elements"
 
 
@@ -258,8 +253,9 @@ class ValueComparator:
     ) -> Difference:
         """Measure how far a value is from its reference."""
         inputs, lowered = self._node_inputs.values, self._run.lowered
-        difference = self.allowances.difference(
-            name, node, inputs, tensor, reference, tolerance=limit, lower_precision=lowered is not None
+        magnitude = partial(self.allowances.magnitude, name, node, inputs, tensor, reference)
+        difference = compare_tensors(
+            tensor, reference, tolerance=limit, magnitude=magnitude, lower_precision=lowered is not None
         )
         clipped = 0 if lowered is None or difference.problem else lowered.clipped(node, inputs, reference)
         return replace(difference, clipped=difference.clipped + clipped) if clipped else difference
@@ -284,74 +280,6 @@ class ValueComparator:
         tensor = self._node_inputs.values.get(name)
         dtype = declared_dtype(self._graph, name) if tensor is None else tensor.dtype
         return dtype if dtype is not None and dtype.is_floating_point else None
-
-
-def compare_values(
-    run: Run,
-    values: Mapping[str, torch.Tensor],
-    references: Mapping[str, Reference],
-    provenance: NodeProvenance | None,
-    limits: Limits,
-    *,
-    float64: Float64Values | None = None,
-    node_values: Callable[[TensorLookup], Float64Values] | None = None,
-    uninitialized: Collection[str] = (),
-    drawing: Collection[str] = (),
-    reasons: Mapping[str, str] = MappingProxyType({}),
-    summed: Summed = lambda *_: None,
-    isolate: Callable[[TensorLookup], Iterable[tuple[str, torch.Tensor]]] | None = None,
-) -> tuple[list[Row], Difference | None]:
-    """Return the rows of a completed run, and the difference that instrumentation makes to its outputs.
-
-    Args:
-        run: the run.
-        values: the values of the instrumented run.
-        references: see `ValueComparator`.
-        provenance: see `ValueComparator`.
-        limits: see `ValueComparator`.
-        float64: the float64 values by exported name; None judges by tolerance.
-        node_values: returns the float64 outputs of each node (see `RunFacts.recompute`); None does not judge decisions
-            or nodes in isolation by them.
-        uninitialized: the exported names of the values that are uninitialized memory.
-        drawing: the names of the nodes that draw random numbers.
-        reasons: see `ValueComparator`.
-        summed: see `ValueComparator`.
-        isolate: runs each node on the references that a function returns (see `Isolates.isolate`), if it can be done.
-    """
-    program = JudgedProgram(run.graph) if provenance is None else JudgedProgram(provenance.exported, provenance.of)
-    recompute = None if node_values is None else lambda known, **_: node_values(known)
-    judge = None
-    if float64 is not None:
-        named = ((run.exported_name(name), tensor) for name, tensor in values.items())
-        decisions = {name: tensor for name, tensor in named if float64.decides(name, tensor)}
-        # Values are judged by the run's own decisions only if one is another than float64's or the reference's.
-        others = any(
-            not matches_float64(tensor, float64.get(name))
-            or (name in references and differ(references[name].tensor, tensor, unit_of(tensor.dtype)))
-            for name, tensor in decisions.items()
-        )
-        known = decisions if others else {}
-        judge = Judge(RunFacts(run, program, float64, recompute=recompute, known_decisions=known))
-    unpredictable = Unpredictable(uninitialized=frozenset(uninitialized))
-    random = RandomValues(run, unpredictable, program.computes, drawing)
-    resolver = ReferenceResolver(references)
-    comparator = ValueComparator(
-        run, resolver, provenance, limits, judge=judge, random=random, reasons=reasons, summed=summed
-    )
-    comparator.compare((name, tensor, None) for name, tensor in in_order(run.graph, values))
-    if isolate is None or judge is None or node_values is None:
-        return comparator.rows(), comparator.observer_effect
-
-    def isolate_nodes(selected: Collection[str] | None) -> dict[str, RoundingVerdict]:
-        """Return the verdicts on the selected nodes, or all, in isolation, by the names of their values."""
-        inputs = IsolatedInputs(run, comparator.values, resolver, selected)
-        facts = RunFacts(run, program, node_values(inputs.get_exported), replaced=inputs.replaced, recompute=recompute)
-        observed = ((name, tensor, None) for name, tensor in isolate(inputs.get))
-        allowances, unjudged = comparator.allowances, random.unjudged
-        return compare_isolated_nodes(comparator.values, observed, inputs, Judge(facts), allowances, unjudged)
-
-    isolated = isolated_verdicts(comparator.values, run.graph, judge.facts.suspects, isolate_nodes)
-    return comparator.rows(isolated), comparator.observer_effect
 
 
 def in_order(graph: Graph, values: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -379,3 +307,150 @@ def _status(difference: Difference, verdict: RoundingVerdict | None) -> Status:
     if verdict is not None:
         return "different" if verdict.verdict in ("wrong", "unstable") else "same"
     return "same" if difference.close else "shape or dtype differs" if difference.problem else "different"
+
+
+class RunRows:
+    """Make the rows of a run, each of a value that was judged and the facts about its node.
+
+    Args:
+        run: the run.
+        provenance: for a compiled graph, the exported nodes that its nodes compute.
+        random: identifies the nodes that draw random numbers.
+    """
+
+    def __init__(self, run: Run, provenance: NodeProvenance | None, random: RandomValues) -> None:
+        self._run, self._graph, self._provenance, self._random = run, run.graph, provenance, random
+        # By value, not by node: nodes of a foreign file may share a name.
+        self._indices = {name: index for index, node in enumerate(run.graph.nodes) for name in node.outputs}
+
+    def rows(
+        self,
+        values: Mapping[str, JudgedValue],
+        outputs: Sequence[JudgedValue],
+        isolated: Mapping[str, RoundingVerdict] | None,
+    ) -> list[Row]:
+        """Return a row for each value that a node computes, in order, then one for each output of the plain run.
+
+        Args:
+            values: what is known of each value, by its name.
+            outputs: the same of each output.
+            isolated: the verdicts on nodes in isolation, by the names of their values; None for a run of a graph from
+                Dynamo, whose kernels name only what they compute.
+        """
+        graph, alone = self._graph, isolated or {}
+        is_rounding = isolated is not None and _is_accumulated(values, outputs, alone, graph)
+        judged = {*graph.inputs, *graph.constants, *(name for name, value in values.items() if value.judged)}
+        diverged = set() if is_rounding else {name for name, value in values.items() if value.diverged}
+        rows = []
+        for name, node in graph.producer.items():
+            more: dict[str, Any] = {"isolated": alone.get(name)}
+            if values[name].diverged and not judged.issuperset(node.reads):
+                more |= self._with_unjudged(name, judged)
+            is_introduced = name in diverged and diverged.isdisjoint(node.reads)
+            may_be_removed = isolated is not None and (is_introduced or is_wrong(alone.get(name)))
+            if self._provenance is not None and may_be_removed:
+                more |= self._with_removed(name, self._provenance)
+            rows.append(self.row(values[name], is_rounding=is_rounding, **more))
+        return rows + [self.row(value, is_output=True, is_rounding=is_rounding) for value in outputs]
+
+    def row(self, value: JudgedValue, *, is_output: bool = False, is_rounding: bool = False, **more: Any) -> Row:
+        """Return the row of a value.
+
+        Args:
+            value: what is known of the value.
+            is_output: whether it is an output of the plain run.
+            is_rounding: whether rounding that adds up explains what differs.
+            **more: further attributes.
+        """
+        run, node = self._run, self.node(value.value)
+        more = (self._of_output(node) if is_output else self._of_node(value.value, node)) | vars(value) | more
+        more["random"] = value.random or self._random.draws(node)
+        if is_rounding and value.diverged and value.float64 is not None:
+            note = "each node is right by itself"
+            more |= {"status": "same", "float64": replace(value.float64, verdict="suspicious", note=note)}
+        return Row(run.call, run.stage, node=node.name, op=node.op, **more)
+
+    def node(self, name: str) -> Node:
+        """Return the node that computes a value; an output may be an input."""
+        return self._graph.producer.get(name) or Node(name, "", (), (name,))
+
+    def _of_output(self, node: Node) -> dict[str, Any]:
+        """Return the facts about the node of an output, which comes after all nodes."""
+        return {"index": len(self._graph.nodes), "kind": "output", "module": node.module, "source": node.source}
+
+    def _of_node(self, name: str, node: Node) -> dict[str, Any]:
+        """Return the facts about the node of a value."""
+        provenance = self._provenance
+        computes = provenance.of(node) if provenance else ()
+        origin = provenance.node_with_module(node) if provenance else node  # the last one with a module
+        kind = "fused" if len(computes) > 1 else "node"
+        if name in self._graph.constant_values:
+            kind = "constant"
+        elif provenance is not None and provenance.is_inserted(node):
+            kind = "inserted"
+        return {
+            "index": self._indices[name],
+            "kind": kind,
+            "module": node.module if node.module is not None else origin.module,
+            "source": node.source or origin.source,
+            **_origins(computes),
+            "code": node.code,
+            "seconds": self._run.seconds.get(node.name),
+        }
+
+    def _with_unjudged(self, name: str, judged: set[str]) -> dict[str, Any]:
+        """Return the unjudged nodes before a value that diverged, any of which may have introduced the error."""
+        graph, constants = self._graph, self._graph.constant_values
+        nodes = graph.cone([name], judged)
+        if self._run.stage != "compiled":
+            return _origins(nodes)
+        own = graph.producer[name]
+        behind = (item.name for item in nodes if item is not own and not constants.issuperset(item.outputs))
+        return {"behind": tuple(behind)}
+
+    def _with_removed(self, name: str, provenance: NodeProvenance) -> dict[str, Any]:
+        """Return the nodes in which the error of a compiled value may originate, also removed and folded ones."""
+        covered = provenance.covers(self._graph.producer[name], name)
+        operators = tuple(item.op for item in covered if item.op != "Constant")  # constants compute nothing
+        return _origins(covered) | {"operators": operators}
+
+
+def _origins(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return the attributes of a row that name exported nodes in which its error may originate."""
+    return {"origins": tuple(item.name for item in nodes), "operators": tuple(item.op for item in nodes)}
+
+
+def _is_accumulated(
+    values: Mapping[str, JudgedValue],
+    outputs: Sequence[JudgedValue],
+    isolated: Mapping[str, RoundingVerdict],
+    graph: Graph,
+) -> bool:
+    """Return whether rounding may have added up to the errors of all values that differ.
+
+    Rounding errors may add up in one direction, which the noise of the float64 run does not show. This explains errors
+    of up to `_ACCUMULATED` rounding levels and other integers, if each node that computes the first of these values is
+    right by itself, and so is each other node that ran in isolation.
+    """
+    names = first_difference(values, graph)
+    differing = (value for value in (*values.values(), *outputs) if value.diverged)
+    if not names or not all(map(_may_be_accumulated, differing)):
+        return False
+    return all(
+        isolated[name].sound if name in isolated else _is_right(value)
+        for name, value in values.items()
+        if name in isolated or graph.producer[name].name in names
+    )
+
+
+def _may_be_accumulated(value: JudgedValue) -> bool:
+    """Whether a value is wrong by no more than rounding errors may add up to, or by other integers."""
+    verdict = value.float64
+    if verdict is None or verdict.verdict != "wrong":
+        return False
+    return verdict.ratio < _ACCUMULATED or (value.dtype or "").startswith(("int", "uint", "bool"))
+
+
+def _is_right(value: JudgedValue) -> bool:
+    """Whether a value is right; one that can't be judged is judged with the nodes that read it."""
+    return not value.judged or (value.float64 is not None and value.float64.verdict == "same")

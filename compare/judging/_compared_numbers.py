@@ -16,7 +16,7 @@ from ..common._dtypes import declared_dtype
 from ..float64._margins import Compared, Margins, deciding_node, margins_of, nearest_alternative
 from ..float64._noise import unit_of
 from ..float64._verdict import SUSPICIOUS
-from ._pair import TensorLookup
+from ._run import TensorLookup
 
 Lookup = Callable[[str, torch.Tensor | None], Compared | None]  # by a name and the reference, None if there is none
 

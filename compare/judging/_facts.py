@@ -1,5 +1,6 @@
-"""`RunFacts`: what is known of a run while its values are judged."""
+"""`RunFacts`: what is known of a run while its values are judged, and what a `Rule` is, which judges by it."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +17,9 @@ from ..float64._margins import Compared
 from ..float64._reductions import TF32_UNIT, ObservedShapes, reduction_length, running_length
 from ..float64._ties import unordered_axes, unordered_indices
 from ..float64._values import Float64Values
-from ..float64._verdict import rounding_level
+from ..float64._verdict import RoundingVerdict, rounding_level
 from ._compared_numbers import ComparedNumbers
-from ._pair import Pair
-from ._run import JudgedProgram, Run
+from ._run import JudgedProgram, Pair, Run
 from ._run_decisions import RunDecisions
 from ._units import CoarsestUnits
 
@@ -172,3 +172,26 @@ class RunFacts:
                 inner = (exported.producer.get(name) for name in node.reads if self.float64.is_inner(name))
                 pending += [item for item in inner if item is not None]
         return max(found.values(), default=1)
+
+
+LaterRules = Callable[[Pair], RoundingVerdict | None]  # asks the rules after one, which see the pair that it is given
+
+
+class Rule(ABC):
+    """One rule by which values are judged.
+
+    Args:
+        facts: what is known of the run.
+    """
+
+    def __init__(self, facts: RunFacts) -> None:
+        self.facts = facts
+
+    @abstractmethod
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict on a value; None if it can't be judged.
+
+        Args:
+            pair: the value and what it should be.
+            later_rules: returns the verdict of the rules after this one, on the same pair or another.
+        """

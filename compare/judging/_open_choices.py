@@ -10,9 +10,8 @@ import torch
 from filch.export import Node
 
 from ..float64._verdict import Float64Value, RoundingVerdict
-from ._facts import RunFacts
-from ._pair import Pair
-from ._rule import LaterRules, Rule
+from ._facts import LaterRules, Rule, RunFacts
+from ._run import Pair
 
 Ties = Mapping[int, int]  # by axis, 1 or -1; see `filch.export.operators.NodeCall`
 _AXES = 4  # at most, whose ties are tried, each in both directions

@@ -9,8 +9,8 @@ from ..float64._decision_values import differ
 from ..float64._margins import flips_of
 from ..float64._noise import unit_of
 from ..float64._verdict import Float64Value, RoundingVerdict
-from ._pair import Pair
-from ._rule import LaterRules, Rule
+from ._facts import LaterRules, Rule
+from ._run import Pair
 
 
 class AnotherRun(Rule):

@@ -10,8 +10,8 @@ from ..float64._margins import Compared, flips_of
 from ..float64._noise import unit_of
 from ..float64._ties import selecting_node, with_ties
 from ..float64._verdict import SUSPICIOUS, WRONG, Flips, RoundingVerdict, Verdict
-from ._pair import Pair
-from ._rule import LaterRules, Rule
+from ._facts import LaterRules, Rule
+from ._run import Pair
 
 
 class OwnDecisions(Rule):

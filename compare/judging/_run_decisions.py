@@ -10,7 +10,7 @@ import torch
 from ..float64._decision_values import differ
 from ..float64._values import Float64Values
 from ..float64._verdict import Float64Value, RoundingVerdict
-from ._pair import Pair
+from ._run import Pair
 
 
 class RunDecisions:

@@ -9,9 +9,8 @@ from filch.export import Node
 from ..float64._verdict import BOTH_WRONG, UNRELIABLE, Float64Value, RoundingVerdict, shares_error
 from ..metrics._metrics import replace_masks
 from ..metrics._tolerance import operand_unit
-from ._facts import RunFacts
-from ._pair import Pair
-from ._rule import LaterRules, Rule
+from ._facts import LaterRules, Rule, RunFacts
+from ._run import Pair
 
 _DTYPES = {2: torch.float16, 3: torch.bfloat16}  # by `accuracy_level`
 _INT8 = 4  # the `accuracy_level` of 8-bit integers

@@ -1,6 +1,7 @@
 """Measure the difference of two tensors."""
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -150,7 +151,7 @@ def compare_tensors(
     expected: torch.Tensor | None,
     *,
     tolerance: float | Tolerance | None = None,
-    magnitude: float = 0.0,
+    magnitude: float | Callable[[], float] = 0.0,
     lower_precision: bool = False,
 ) -> Difference:
     """Measure the difference of `actual` from `expected`, in the order of `torch.testing.assert_close`.
@@ -164,10 +165,11 @@ def compare_tensors(
         expected: the reference; None if there is none.
         tolerance: see `tolerance_for`.
         magnitude: the magnitude of the numbers that were added to get the elements that differ, if larger than theirs
-            (see `typical_magnitude`). Differences of up to 16 units in the last place of it are rounding, however small
-            the element (but limited by the harmonic limit relative to it, so that tolerance 0 means equality). So are
-            differences below the dtype's smallest normal number, which processors may flush to 0; for float16, below
-            its smallest subnormal number, as its subnormal numbers are not flushed.
+            (see `typical_magnitude`), or a function that returns it, which is called if the magnitude of the elements
+            does not explain the difference. Differences of up to 16 units in the last place of it are rounding, however
+            small the element (but limited by the harmonic limit relative to it, so that tolerance 0 means equality). So
+            are differences below the dtype's smallest normal number, which processors may flush to 0; for float16,
+            below its smallest subnormal number, as its subnormal numbers are not flushed.
         lower_precision: allow `actual` to have a coarser floating-point dtype than `expected`, whose tolerance then
             applies. Masks, near the lowest number of either dtype or -inf, are equal.
     """
@@ -194,19 +196,32 @@ def compare_tensors(
     totals = _ChunkTotals(largest_of(dtype), scratch_memory(step, a.device))
     for start in range(0, e.numel(), step):
         totals.add(a[start : start + step], e[start : start + step], start)
-    rounding, mismatched, rms = 0.0, 0, totals.rms
-    if totals.worst > limits.harmonic or totals.scale > limits.scale or rms > limits.rms:
-        rounding = _rounding(dtype, max(typical_magnitude(e[e != a]), magnitude), limits)
-        mismatched, noise = _beyond_rounding(a, e, limits.harmonic, rounding)
-        rms = _quotient(noise, totals.signal)
-    in_scale = totals.scale <= limits.scale or totals.absolute <= rounding
+    close, mismatched = True, 0
+    if totals.worst > limits.harmonic or totals.scale > limits.scale or totals.rms > limits.rms:
+        elements = typical_magnitude(e[e != a])
+        for added in _magnitudes(magnitude):
+            rounding = _rounding(dtype, max(elements, added), limits)
+            mismatched, noise = _beyond_rounding(a, e, limits.harmonic, rounding)
+            in_scale = totals.scale <= limits.scale or totals.absolute <= rounding
+            close = not mismatched and in_scale and _quotient(noise, totals.signal) <= limits.rms
+            if close:
+                break
     return totals.difference(
-        close=not mismatched and in_scale and rms <= limits.rms,
+        close=close,
         mismatched=mismatched,
         limits=limits,
         shape=tuple(expected.shape),
         times=times,
     )
+
+
+def _magnitudes(magnitude: float | Callable[[], float]) -> Iterator[float]:
+    """Yield what rounding may be relative to, until it explains a difference: of a function, 0 and what it returns."""
+    if callable(magnitude):
+        yield 0.0
+        yield magnitude()
+    else:
+        yield magnitude
 
 
 def _problem(actual: torch.Tensor, expected: torch.Tensor, *, lowered: bool) -> str:

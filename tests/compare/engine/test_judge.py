@@ -9,17 +9,16 @@ import torch
 
 from filch.compare.engine._allowances import Allowances
 from filch.compare.engine._isolated_nodes import IsolatedInputs, compare_isolated_nodes
-from filch.compare.engine._judged_value import JudgedValue
 from filch.compare.engine._random import RandomValues
-from filch.compare.engine._run_rows import RunRows
-from filch.compare.engine._value_comparator import ValueComparator, largest_effect
+from filch.compare.engine._value_comparator import RunRows, ValueComparator, largest_effect
 from filch.compare.float64._values import RecordedValues
 from filch.compare.float64._verdict import Flips, Float64Value, RoundingVerdict
-from filch.compare.judging._alone import tolerance_verdict
+from filch.compare.judging._judge import tolerance_verdict
 from filch.compare.judging._open_choices import with_near_ties
 from filch.compare.metrics._limits import Limits
 from filch.compare.metrics._metrics import compare_tensors
 from filch.compare.provenance._provenance import NodeProvenance
+from filch.compare.results._rows import JudgedValue
 from filch.export import Node
 from filch.export.evaluation._unpredictable import Unpredictable
 from support.models.hand_made import HeldReferences, chain, float64_values, graph_of, judge_of, run_of

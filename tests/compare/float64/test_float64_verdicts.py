@@ -20,8 +20,8 @@ from filch.compare.float64._verdict import (
     identical_verdict,
     rounding_verdict,
 )
-from filch.compare.judging._alone import Confirmed
-from filch.compare.judging._pair import Pair
+from filch.compare.judging._judge import Confirmed
+from filch.compare.judging._run import Pair
 from filch.export import Value, export
 from filch.steal import FilchError, steal_forward
 from support.faults.fakes import WrongBackend
