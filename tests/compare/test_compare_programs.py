@@ -199,6 +199,7 @@ def test_a_value_that_the_reference_lacks_is_not_judged():
     assert (row.status, row.reason) == ("not mapped", "no reference for this value")
 
 
+@slow
 def test_float16_needs_lower_precision(tmp_path):
     """A float16 model is right with `lower_precision`, and differs without."""
     half = convert_float_to_float16(copy.deepcopy(plain("resnet")), keep_io_types=True)

@@ -5,6 +5,7 @@ SCRIPT = """
 import onnx
 import torch
 from filch.steal import describe as string_type
+from support.thorough import slow
 from filch.compare import tiny_llm as dummy_llm
 from filch.steal import restore as create_input_tensors_from_onnx_model
 from filch.steal import steal_forward
@@ -48,6 +49,7 @@ onx = onnx.load("plot_dump_intermediate_results.onnx")
 """
 
 
+@slow
 def test_the_seeds_script_runs_with_only_its_imports_changed(tmp_path, monkeypatch, capsys):
     """Its modules, its narration and its restored keys, in its order and nesting."""
     monkeypatch.chdir(tmp_path)

@@ -63,6 +63,7 @@ def test_a_step_says_what_became_of_it(runner):
     assert (late.status, late.reason) == ("not run", "no time was left")
 
 
+@slow
 def test_a_step_that_hangs_is_ended_with_its_children(runner, tmp_path):
     """A child that ignores the end of its parent would keep the device."""
     import _steps

@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
-slow = pytest.mark.skipif(
-    "FILCH_ALL_STORIES" not in os.environ,
-    reason="it takes seconds, or is like others: FILCH_ALL_STORIES=1 runs it",
-)
+SLOW = "it takes seconds, or is like others: FILCH_ALL_STORIES=1 runs it"
+
+
+def runs_slow_tests() -> bool:
+    """Whether all tests run."""
+    return "FILCH_ALL_STORIES" in os.environ
+
+
+slow = pytest.mark.skipif(not runs_slow_tests(), reason=SLOW)
 
 
 def kept(cases: Iterable[Any], *names: Any) -> list[Any]:

@@ -215,6 +215,7 @@ def test_a_file_that_counts_tokens_in_place_of_a_mask_is_decoded_without_one(cou
     assert [item.step for item in result.positions][-2:] == [6, 7]
 
 
+@slow
 def test_a_fault_is_found_in_the_optimized_graph_too(model, programs):
     program = changed(copied(programs["dynamic"]), "present.0.value", 6, exchanged)
     first = decoded(model, program, stages=["compiled"]).first_break

@@ -58,6 +58,7 @@ def test_near_ties_that_are_decided_alike_are_no_decisions(mixture):
     assert (result.decisions, sum(item.flips for item in result.positions)) == ((), 0)
 
 
+@slow
 def test_another_expert_within_rounding_is_a_decision_with_its_position(mixture, scores):
     result = decoded(mixture, scores, LESS, (0,), 4)
     assert result.close, result

@@ -280,6 +280,7 @@ def test_a_program_on_a_backend_decodes_what_the_model_computes(small, monkeypat
     assert row.first.position == 0 and row.first.node and 0 < row.first.difference < 1e-5
 
 
+@slow
 def test_the_node_is_named_at_which_a_program_leaves_the_model(small, monkeypatch):
     model, program = small
     wrong = change_late(copied(program), "present.0.value", 6, exchanged, "past_key_values.0.key")

@@ -60,6 +60,7 @@ def test_gradients_on_a_device_are_close_and_a_wrong_one_is_found(model, monkeyp
     assert first is not None and "sign" in first.operators and first.node.startswith("triton_")
 
 
+@slow
 @needs_compiler
 def test_a_wrong_backward_lowering_is_found_in_its_kernel(model, monkeypatch):
     """The lowering of sign is too large: forward is right, and a backward kernel is the first divergence."""

@@ -311,6 +311,7 @@ def test_a_timeout_ends_the_children_of_a_cell(outcomes, folder):
     assert not _is_alive(int((folder / "child").read_text()))
 
 
+@slow
 def test_a_matrix_is_the_same_in_processes_and_in_this_one(outcomes, folder, monkeypatch, capsys):
     """The cell has the same error, status and detail."""
     monkeypatch.chdir(folder)
@@ -319,6 +320,7 @@ def test_a_matrix_is_the_same_in_processes_and_in_this_one(outcomes, folder, mon
     assert json.loads(capsys.readouterr().out)["cells"] == [outcomes[1]["close"]]
 
 
+@slow
 def test_a_worker_ends_with_its_supervisor(folder):
     """A supervisor that is killed can't end the worker; the worker notices that its standard input is closed."""
     supervise = (

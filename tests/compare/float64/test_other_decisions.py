@@ -85,6 +85,7 @@ def test_a_small_error_is_found_after_other_decisions(numbers, factor):
 RUNS = [(torch.float16, "onnxruntime-cpu"), (torch.bfloat16, "inductor"), (torch.float16, "inductor")]
 
 
+@slow
 @needs_compiler
 @pytest.mark.parametrize(("dtype", "backend"), kept(RUNS, *RUNS[:2]))
 def test_a_clean_mixture_of_experts_is_close(dtype, backend):

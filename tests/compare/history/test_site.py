@@ -14,6 +14,7 @@ from filch.compare.history._site import HEIGHT, as_site, streaks_of, timeline, w
 from support.faults.ledgers import MadeLedger, blame, run_name
 from support.hostile.graphs import TEXTS
 from support.processes.commands import run
+from support.thorough import slow
 from support.views.chromium import Chromium, missing
 
 needs_browser = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -97,6 +98,7 @@ def opened(browser, page):
     browser.wait(f"location.href === {json.dumps(page.as_uri())} && document.readyState === 'complete'")
 
 
+@slow
 @needs_browser
 def test_the_page_opens_offline_with_the_regression_first(browser, site):
     """No request but for the page, no message; the first card is the planted regression."""

@@ -249,6 +249,7 @@ def test_a_name_in_a_junit_file_is_legal_xml(monkeypatch):
         assert ET.fromstring(f"<property value={quoteattr(value)}/>").get("value") == visible(name)  # noqa: S314
 
 
+@slow
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_page_with_all_names_runs_no_script(report, tmp_path):
     """Opened in a browser, the page has no dialog, console message, request or element that comes from a name."""

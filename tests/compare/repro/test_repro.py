@@ -76,6 +76,7 @@ def mend(file, old, new):
     file.write_text(text.replace(old, new), "utf-8")
 
 
+@slow
 def test_a_wrong_fusion_is_found_from_one_of_its_nodes_and_reduced(given, tmp_path, monkeypatch, capsys):
     """Erf alone is correct: neighbors are added until they are fused, and those that are not needed are removed."""
     monkeypatch.chdir(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 from filch.compare import align
 from filch.export import graph_from_json
 from support.models.small import capture_of
+from support.thorough import slow
 
 from ...support.models.port import port
 
@@ -66,6 +67,7 @@ def test_values_of_a_correct_port_are_linked_in_both_directions(clean):
     assert clean.graph.close is True
 
 
+@slow
 def test_the_graphs_say_where_a_port_leaves_a_and_what_inherits_it(wrong):
     """The departure names the operation of A; what depends on it is inherited, but linked by its weights."""
     own, other = linked(wrong)

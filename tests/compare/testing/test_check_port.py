@@ -6,10 +6,12 @@ import pytest
 
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
+from support.thorough import slow
 
 from ...support.models.port import port
 
 
+@slow
 def test_a_port_passes_or_names_the_operation(tmp_path):
     """A wrong port fails with the first departure and a page; the properties of the test say the same."""
     properties: list[tuple[str, str]] = []

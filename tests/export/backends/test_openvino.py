@@ -63,6 +63,7 @@ def judged(name):
 NAMES = kept(["resnet", "llama"], "resnet")
 
 
+@slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_clean_model_is_silent_and_nearly_all_layers_are_judged(name):
     """At least 95 % of the executed nodes have origins and an error, under 1e-4, and looking changed no bit."""

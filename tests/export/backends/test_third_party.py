@@ -13,6 +13,7 @@ import pytest
 from filch.export import BackendError
 from filch.export.backends import get_backend
 from support.processes.forked import run_python
+from support.thorough import slow
 
 DOCS = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "write_a_backend.md").read_text()
 USE = """
@@ -41,6 +42,7 @@ def block(language, holding):
     return found
 
 
+@slow
 def test_the_backend_in_the_docs_is_installed_and_finds_its_own_fault(tmp_path):
     """A package of the two blocks, as they are written; clean it is silent, and with a wrong ReLU that is found."""
     (tmp_path / "filch_tiny.py").write_text(block("python", "class Tiny"))

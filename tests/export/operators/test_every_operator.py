@@ -422,6 +422,7 @@ def _is_equal(case, value, expected):
     return torch.allclose(value, wide, rtol=digits, atol=digits / 10, equal_nan=True)
 
 
+@slow
 def test_the_cases_of_onnx():
     """All that are not listed with a reason; integers are equal, and other numbers to the digits of their dtype."""
     differs, checked = set(), 0

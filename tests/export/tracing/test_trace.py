@@ -521,6 +521,7 @@ def test_what_an_optimizer_remembers_is_left_as_it_was():
         assert all(torch.equal(tensor, after["state"][number][name]) for name, tensor in state.items())
 
 
+@slow
 @needs_compiler
 def test_every_kernel_has_its_generated_file(compiled):
     """The file is there; a library's has the code that calls it; C++ of its own stands in that code, under its name."""
@@ -612,6 +613,7 @@ def test_where_dynamo_breaks_the_graph_the_parts_are_joined():
     assert graph.source_graph.producer[tanh.inputs[0]].op == "addmm"
 
 
+@slow
 @needs_compiler
 def test_a_model_can_be_traced_as_often_as_one_likes():
     """Dynamo's limit is for one program that compiles again and again; there, it gives up compiling without a word."""

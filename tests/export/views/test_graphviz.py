@@ -13,6 +13,7 @@ from filch.export import Graph, Node, ProgramError
 from filch.export.views import draw, plot_dot, save
 from filch.export.views._colors import UNJUDGED
 from support.hostile.graphs import TEXTS, hostile_graph
+from support.thorough import slow
 from support.views.pictures import MODEL, fused_graph, judged_graph, netron_finds, save_with_note
 
 STATEMENT = re.compile(r'^  (\d+) \[label="([^"]*)", tooltip="([^"]*)", fillcolor="(#\w{6})"', re.MULTILINE)
@@ -85,6 +86,7 @@ def test_stock_netron_reads_all_boxes_with_their_labels(tmp_path):
         assert labels == [r"\n".join(label) for label, _, _ in boxes.values()]
 
 
+@slow
 @needs_dot
 @pytest.mark.parametrize("graph", [judged_graph(), hostile_graph(), fused_graph()], ids=["judged", "hostile", "fused"])
 def test_graphviz_draws_it(graph, tmp_path):

@@ -17,6 +17,7 @@ from filch.steal import DumpError, add_properties, describe, environment, restor
 from filch.steal.dump._stream import BLOCK, _BlockWriter
 from filch.steal.values._dtypes import CARRIERS
 from support.processes.forked import run_python
+from support.thorough import slow
 
 LARGE = 2**23 + 1  # float32s just over the 32 MiB that go into one file
 
@@ -309,6 +310,7 @@ with steal_forward(("m", module), dump_file=sys.argv[1]):
 """
 
 
+@slow
 def test_a_kill_while_publishing_a_dump_leaves_the_previous_one(tmp_path, monkeypatch):
     """Between the two files of the new dump, the previous one can still be read."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)

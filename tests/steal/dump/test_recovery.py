@@ -179,6 +179,7 @@ def test_all_complete_records_survive_a_kill(kills):
     assert {("run", "recovered"), ("write", "recovered"), ("publish", "recovered"), ("publish", "finished")} <= outcomes
 
 
+@slow
 def test_nothing_but_the_dump_is_left_after_a_recovery(kills):
     """No draft files, and no unused data file."""
     for base, kill in kills:

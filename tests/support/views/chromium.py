@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from support.thorough import SLOW, runs_slow_tests
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SWITCHES = (
     "--headless=new",
@@ -26,7 +28,9 @@ KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "Ar
 
 
 def missing():
-    """Return why there is no browser to drive; None if there is one."""
+    """Return why no browser is driven: there is none, or only slow tests drive one; None if it is driven."""
+    if not runs_slow_tests():
+        return SLOW
     try:
         import selenium  # noqa: F401
     except ImportError:
