@@ -10,10 +10,9 @@ from typing import Literal
 import torch
 
 from ..layouts._closeness import Closeness
-from ..layouts._index import TensorIndex
 from ..layouts._layout import Layout
 from ..layouts._numbers import TensorNumbers
-from ..layouts._solve import solve
+from ..layouts._solve import TensorIndex, fibers_of, solve
 from ..rendering._words import listed
 from ..runs._execution import Tensors
 from ._folded import FoldedWeight
@@ -537,7 +536,7 @@ def _matrix(numbers: TensorNumbers, row_dim: int = 0) -> torch.Tensor:
 
 def _ratios(numbers: TensorNumbers, axis: int) -> torch.Tensor:
     """Return statistics of the fibers of a matrix along a dimension that do not depend on a factor, as [*, 2]."""
-    statistics = numbers.fibers(tuple(_matrix(numbers).shape), axis, _EXACT).statistics.abs()
+    statistics = fibers_of(numbers, tuple(_matrix(numbers).shape), axis, _EXACT).statistics.abs()
     if statistics.shape[-1] == 1:
         return torch.ones(len(statistics), 2, dtype=torch.float64)
     return statistics[:, [0, 2]] / statistics[:, 1:2].clamp_min(1e-300)  # means by the root mean square
