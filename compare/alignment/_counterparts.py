@@ -19,10 +19,10 @@ from filch.export import Node
 
 from ..locating._first_wrong import leading_to
 from ..pairing._correspondence import Anchor
-from ..pairing._patched_run import PatchedRun
 from ..pairing._places import place_of, same_operations
 from ..pairing._values import ValueSide
 from ..runs._execution import Execution, moved_value
+from ._patched_run import PatchedRun
 
 Peers = Mapping[str, Sequence[Node]]
 _ENOUGH = 2  # peers that agree

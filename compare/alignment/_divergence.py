@@ -26,13 +26,12 @@ import torch
 from filch.export import Node
 
 from ..pairing._correspondence import Anchor, Correspondence, size_of
-from ..pairing._patched_run import PatchedRun
 from ..pairing._places import code_of
 from ..runs._execution import Tensors, label_of, moved_value
 from ._coarser import coarser_operations
 from ._counterparts import Counterparts, OtherSteps
 from ._notes import copy_in_place_of_step, difference_of, idle_node, misplacing_node, odd_weight, weight_of_other_layer
-from ._operands import Operands, arranged, residual_sum
+from ._patched_run import Operands, PatchedRun, arranged, residual_sum
 from ._suspect import Suspect
 
 _MOST = 16  # suspects to find
