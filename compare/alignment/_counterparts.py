@@ -3,7 +3,7 @@
 `Counterparts` finds operations of A, also where those of B compute something else. Between values of A, another
 implementation takes other steps: it computes a norm step by step, rotates keys whose rows are in another order, or adds
 three terms in another order. Such a value is no value of A in any layer, which says nothing; what is computed from it
-does. `OtherSteps` are these values.
+does. `OtherSteps` are these values, and `first_wrong_operations` finds where others become wrong.
 
 The peers of an operation are the same operation of other layers. A value of B is right if its numbers are numbers of
 A; its owners are the values of A that have them. Anchors are operations of B and A that read the same weight.
@@ -11,13 +11,13 @@ A; its owners are the values of A that have them. Anchors are operations of B an
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from filch.export import Node
 
-from ..locating._first_wrong import leading_to
+from ..locating._first_wrong import first_wrong, leading_to
 from ..pairing._correspondence import Anchor
 from ..pairing._places import place_of, same_operations
 from ..pairing._values import ValueSide
@@ -326,3 +326,27 @@ class OtherSteps:
     def _is_right(self, name: str) -> bool:
         """Whether a value is one of A, a weight or an input, or was moved from one."""
         return self._execution.is_right(name, self.found)
+
+
+def first_wrong_operations(
+    run: Execution,
+    wrong: Collection[str],
+    *,
+    judged: Collection[str],
+    found: Container[str],
+    forced: Collection[str] = (),
+) -> list[Node]:
+    """Return the operations of a run that compute something wrong from right values; see `first_wrong`.
+
+    Args:
+        run: the run.
+        wrong: values that are wrong, or whose elements are in a wrong order.
+        judged: the values that can be recognized by their numbers.
+        found: those whose numbers are the reference's.
+        forced: values that were replaced by right ones, for those who read them.
+    """
+    right = {name for name in run.graph.known if run.is_right(name, found)}.union(forced)
+    moved = {name for node in run.graph.nodes if moved_value(node) is not None for name in node.outputs}
+    of_wrong = {name for name in moved.intersection(wrong) if not run.is_right(name, found)}
+    judged = {*judged, *wrong} - of_wrong  # a movement is to blame for the order of right numbers alone
+    return first_wrong(run.graph, wrong, judged=judged, right=right)

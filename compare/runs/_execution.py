@@ -21,7 +21,6 @@ from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._plain_tensors import plain_tensors
-from ..locating._first_wrong import first_wrong
 from ._mode import Float64Mode, Way, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
@@ -126,23 +125,6 @@ class Execution:
         """Whether a value is an input, a weight or a value that was found, or was moved from one."""
         root = self.roots.get(name, name)
         return root in found or root in self.weights or root in self.graph.inputs
-
-    def first_wrong(
-        self, wrong: Collection[str], *, judged: Collection[str], found: Container[str], forced: Collection[str] = ()
-    ) -> list[Node]:
-        """Return the operations that compute something wrong from right values; see `compare/locating`.
-
-        Args:
-            wrong: values that are wrong, or whose elements are in a wrong order.
-            judged: the values that can be recognized by their numbers.
-            found: those whose numbers are the reference's.
-            forced: values that were replaced by right ones, for those who read them.
-        """
-        right = {name for name in self.graph.known if self.is_right(name, found)}.union(forced)
-        moved = {name for node in self.graph.nodes if moved_value(node) is not None for name in node.outputs}
-        of_wrong = {name for name in moved.intersection(wrong) if not self.is_right(name, found)}
-        judged = {*judged, *wrong} - of_wrong  # a movement is to blame for the order of right numbers alone
-        return first_wrong(self.graph, wrong, judged=judged, right=right)
 
     def with_numbers(self, given: Tensors, weights: Tensors | None = None) -> "Execution":
         """Return the run with other numbers in place of some values, for all that is computed from them.
