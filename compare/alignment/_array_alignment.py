@@ -24,7 +24,7 @@ from ..pairing._outputs import (
 )
 from ..pairing._rounding import FINEST, RoundingLevels, assumed, measured
 from ..pairing._values import ValueSide
-from ..pairing._weight_map import WeightMap, match_weights, not_compared
+from ..pairing._weight_map import WeightMap, match_weights
 from ..rendering._outcome import Gap
 from ..rendering._words import listed
 from ..results._alignment import AlignedArray, Alignment, Departure
@@ -39,6 +39,7 @@ from ._weight_verdict import (
     incomplete_weights,
     irregular_orders,
     lone_changes,
+    not_compared,
     odd_weights,
     other_weights,
     permuted_blocks,

@@ -140,25 +140,6 @@ def _real(tensors: Tensors) -> dict[str, torch.Tensor]:
     return {name: item.detach() for name, item in real.items() if item.is_floating_point() and item.numel()}
 
 
-def not_compared(reference: Tensors, actual: Tensors) -> Iterator[str]:
-    """Yield a sentence for each side that has tensors of integers that the other side does not have bit for bit."""
-    reference_integers, actual_integers = (
-        {name: item for name, item in side.items() if not (item.is_floating_point() or item.is_complex())}
-        for side in (reference, actual)
-    )
-    sides = ("A", reference_integers, actual_integers), ("B", actual_integers, reference_integers)
-    for side, integers, other_integers in sides:
-        lone = [
-            f"{name!r} ({str(item.dtype).removeprefix('torch.')})"
-            for name, item in integers.items()
-            if item.numel() > 1
-            and not any(item.shape == same.shape and torch.equal(item, same) for same in other_integers.values())
-        ]
-        if lone:
-            names = listed(lone, rest=", …")
-            yield f"weights of {side} that are integers which the other one does not have are not compared: {names}"
-
-
 @dataclass
 class _Matcher:
     """Matches weights in one way after the other; see `match_weights`.
