@@ -26,8 +26,8 @@ from filch.steal.values._arguments import argument_tensors
 from ._align_programs import align_programs
 from ._compare import ProgramLike, time_limit
 from ._compare_programs import ProgramSide, in_dtype
-from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
-from .alignment._arrays import NamedArrays, as_tensors
+from .alignment._array_alignment import align_arrays, align_weights
+from .alignment._arrays import NamedArrays, Runnable, Source, as_tensors
 from .alignment._divergence import DivergenceSearch
 from .alignment._parts import Parts, with_parts
 from .alignment._result import alignment
@@ -41,15 +41,13 @@ from .models._array_files import has_only_weights, is_array_file, load_arrays
 from .models._drawn_inputs import draw_inputs
 from .models._factory import find_factory
 from .models._gguf import load_gguf
-from .models._second_input import other_numbers
-from .models._subject import Subject
 from .pairing._correspondence import Correspondence
 from .pairing._folded import folded_weights
 from .pairing._values import ValueSide
 from .pairing._weight_map import match_weights
 from .references._inputs import argument_paths, cast_inputs, empty_inputs
 from .results._alignment import Alignment
-from .runs._execution import Execution, Tensors
+from .runs._execution import Execution, ModelSource, Tensors
 from .runs._program_run import ProgramSource
 
 _BACKEND = "onnxruntime-cpu"  # runs a program in its own precision, which tells the dtypes of its values
@@ -160,7 +158,9 @@ def _source(
         args, kwargs = (), {**args, **(kwargs or {})}
     if isinstance(given, nn.Module):
         if has_arguments:
-            return Subject.of(_on_cpu(given), () if args is None else args, kwargs)
+            model = _on_cpu(given)
+            items = (args,) if isinstance(args, torch.Tensor) else tuple(() if args is None else args)
+            return ModelSource(model, items, kwargs or {})
         return NamedArrays.of_state(given.state_dict(), type(given).__name__)
     if isinstance(given, Mapping):
         return NamedArrays.of(given)
@@ -234,7 +234,10 @@ def find_source(name: str) -> Source:
         return read_source(name)
     factory = find_factory(name)
     result = factory.call()
-    return NamedArrays.of(result, name) if isinstance(result, Mapping) else factory.subject_of(result)
+    if isinstance(result, Mapping):
+        return NamedArrays.of(result, name)
+    subject = factory.subject_of(result)
+    return ModelSource(subject.model, subject.args, subject.kwargs)
 
 
 def align_sources(
@@ -271,7 +274,7 @@ def _has_only_weights(reference: Source, actual: Source) -> bool:
     a program without inputs.
     """
     arrays = [side for side in (reference, actual) if isinstance(side, NamedArrays)]
-    if any(side.arrays.keys() == side.weights for side in arrays):
+    if any(side.arrays.keys() == side.weight_names for side in arrays):
         return True
     if arrays and any(isinstance(side, ProgramSource) and side.inputs is None for side in (reference, actual)):
         return True
@@ -328,12 +331,9 @@ def _with_inputs_of(source: Source, other: Source) -> Source:
     """
     if not isinstance(source, ProgramSource) or source.inputs is not None:
         return source
-    if isinstance(other, Subject):
-        parameters = ModuleInfo.of(other.model).parameters
-        return _with_inputs(source, argument_tensors(parameters, other.args, other.kwargs))
-    if isinstance(other, ProgramSource) and other.inputs is not None:
-        return _with_inputs(source, other.inputs)
-    raise CompareError(f"{source.name} needs inputs to be run: {', '.join(source.program.graph.inputs)}")
+    if isinstance(other, NamedArrays) or other.inputs is None:
+        raise CompareError(f"{source.name} needs inputs to be run: {', '.join(source.program.graph.inputs)}")
+    return _with_inputs(source, other.inputs)
 
 
 def _align_runs(reference: Runnable, actual: Runnable, given: ValueMap, parts: Parts) -> Alignment:
@@ -396,7 +396,7 @@ def _step_by_step(
         count = len(pairs.found_in_reference)
         side, actual_run, again = pairs.reference, pairs.actual.execution, None
         if side.second is not None and pairs.actual.second is not None:
-            reference_again, again = run(_on_other_numbers(reference)), run(_on_other_numbers(actual))
+            reference_again, again = (item.with_other_numbers().run() for item in (reference, actual))
             again = again.with_numbers(computed_tables(again, tables), weights)
             again = _compact(again.with_numbers(pairs.exact_values(reference_again.values, again.values)))
             del reference_again
@@ -407,19 +407,11 @@ def _step_by_step(
 
 def _runs(source: Runnable) -> tuple[Execution, Execution | None]:
     """Return the runs of an implementation on its inputs and on other ones; None if it fails on those."""
-    first = run(source)
+    first = source.run()
     try:
-        return first, run(_on_other_numbers(source))
+        return first, source.with_other_numbers().run()
     except (CompareError, TraceError):  # other numbers may be no valid inputs
         return first, None
-
-
-def _on_other_numbers(source: Runnable) -> Runnable:
-    """Return an implementation with other numbers in inputs of the same shapes."""
-    if isinstance(source, ProgramSource):
-        return replace(source, inputs=other_numbers(source.inputs), natives={})
-    args, kwargs = other_numbers((source.args, dict(source.kwargs)))
-    return replace(source, args=args, kwargs=kwargs)
 
 
 def _compact(execution: Execution | None) -> Execution | None:

@@ -18,6 +18,7 @@ from filch.steal.text._visible import short_line
 from ._compare import resolve_backend
 from ._decode_relation import decode_on, relation_on
 from ._quantized_relation import Caches, check_quantized, quantized_caches
+from .alignment._counterparts import first_wrong_operations
 from .common._errors import CompareError
 from .decoding._decoder import Decoder
 from .decoding._implementations import implementation
@@ -275,7 +276,7 @@ class _RelationChecker:
         """Return the row of a relation of which some logits differ."""
         right = {name for name, mismatch in found.items() if mismatch is None}
         wrong = {*run.judged_logits} - right
-        suspects = run.execution.first_wrong(wrong, judged=found.keys(), found=right)
+        suspects = first_wrong_operations(run.execution, wrong, judged=found.keys(), found=right)
         breaks = [item for node in suspects if (item := _break_at(run.execution, node, found)) is not None]
         first = breaks[0] if breaks else None
         return InvarianceRow(relation.name, verdict, difference, first, max(len(breaks) - 1, 0), len(found))

@@ -8,10 +8,8 @@ from filch.export.common._memory import release_memory
 from filch.steal import phase
 
 from ..common._errors import CompareError
-from ..common._plain_tensors import plain_tensors
 from ..layouts._layout import Layout
 from ..models._gguf import GgufWeights, Quantized
-from ..models._subject import Subject
 from ..pairing._correspondence import Correspondence
 from ..pairing._outputs import (
     JudgedOutputs,
@@ -24,13 +22,12 @@ from ..pairing._outputs import (
 )
 from ..pairing._rounding import FINEST, RoundingLevels, assumed, measured
 from ..pairing._values import ValueSide
-from ..pairing._weight_map import WeightMap, match_weights, not_compared
+from ..pairing._weight_map import WeightMap, match_weights
 from ..rendering._outcome import Gap
 from ..rendering._words import listed
 from ..results._alignment import AlignedArray, Alignment, Departure
-from ..runs._execution import Execution, Output, Tensors, label_of, run_model
-from ..runs._program_run import ProgramSource, run_program
-from ._arrays import NamedArrays
+from ..runs._execution import Execution, Output, Tensors, label_of
+from ._arrays import NamedArrays, Source
 from ._named_values import Leaving, leaving
 from ._parts import Parts, part_of, with_parts
 from ._result import aligned_weight, alignment, gaps_of, outputs_of, remarks_on
@@ -39,6 +36,7 @@ from ._weight_verdict import (
     incomplete_weights,
     irregular_orders,
     lone_changes,
+    not_compared,
     odd_weights,
     other_weights,
     permuted_blocks,
@@ -46,13 +44,11 @@ from ._weight_verdict import (
 
 _MOST = 8  # names in a sentence
 _NOTE = "only named arrays were compared; the cause may be an earlier step without a name"
-Runnable = Subject | ProgramSource
-Source = Runnable | NamedArrays
 
 
 def align_weights(reference: Source, actual: Source) -> Alignment:
     """Return which weights of two implementations correspond; see `align`."""
-    reference_weights, actual_weights = weights_of(reference), weights_of(actual)
+    reference_weights, actual_weights = reference.weights, actual.weights
     reference_weights, reference_rounded = _without_rounding(reference, reference_weights, actual_weights)
     actual_weights, actual_rounded = _without_rounding(actual, actual_weights, reference_weights)
     with phase("matching weights"):
@@ -67,8 +63,8 @@ def align_weights(reference: Source, actual: Source) -> Alignment:
     remarks = [*_remarks_on_rounding("A", reference_rounded), *_remarks_on_rounding("B", actual_rounded)]
     remarks += [*permuted_blocks(weights), *irregular_orders(weights), *not_compared(reference_weights, actual_weights)]
     return Alignment(
-        name_of(reference),
-        name_of(actual),
+        reference.name,
+        actual.name,
         (*aligned,),
         weights.unused,
         values=(),
@@ -78,7 +74,7 @@ def align_weights(reference: Source, actual: Source) -> Alignment:
         remarks=(*remarks,),
         compared="weights",
         gaps=() if wrong else (*lone_changes(weights, reference_weights),),
-        graphs={"A": _graph_of(name_of(reference), reference_weights), "B": _graph_of(name_of(actual), actual_weights)},
+        graphs={"A": _graph_of(reference.name, reference_weights), "B": _graph_of(actual.name, actual_weights)},
     )
 
 
@@ -112,20 +108,6 @@ def _remarks_on_rounding(side: str, rounded: Mapping[str, Quantized]) -> Iterato
             yield f"{text}, whose numbers are not evenly spaced: they can't be judged"
         elif errors:
             yield f"{text}: rounding by up to 1.5 steps of a block counts as equal, here {max(errors):.1%} of a weight"
-
-
-def weights_of(source: Source) -> Tensors:
-    """Return the weights by name; arrays of which no weights are known are all weights."""
-    if isinstance(source, Subject):
-        return plain_tensors(source.model.state_dict())
-    if isinstance(source, ProgramSource):
-        return source.weights
-    return {name: item for name, item in source.arrays.items() if not source.weights or name in source.weights}
-
-
-def name_of(source: Source) -> str:
-    """Return what an implementation is called."""
-    return type(source.model).__name__ if isinstance(source, Subject) else source.name
 
 
 def _wrong_weights(weights: WeightMap, reference: Tensors, actual: Tensors, *, complete: bool) -> Iterator[str]:
@@ -242,7 +224,7 @@ def _sides(reference: Source, actual: Source, parts: Parts) -> tuple[ValueSide, 
     tell how far the arrays may be from it. Of two sides of arrays, A has assumed levels.
     """
     if isinstance(reference, NamedArrays) and isinstance(actual, NamedArrays):
-        first, second = reference.execution(reference.weights), actual.execution(actual.weights)
+        first, second = reference.execution(reference.weight_names), actual.execution(actual.weight_names)
         units = actual.units(second.values), reference.units(first.values)
         levels = RoundingLevels(assumed(first.values), second.values, *units)
         return ValueSide(first, levels=levels), ValueSide(second), match_weights(first.weights, second.weights)
@@ -250,7 +232,7 @@ def _sides(reference: Source, actual: Source, parts: Parts) -> tuple[ValueSide, 
     if isinstance(runnable, NamedArrays) or not isinstance(named, NamedArrays):
         raise TypeError("two modules are compared by their operations")
     with phase("running in float64"):
-        execution = run(runnable)
+        execution = runnable.run()
     weights = named.weights_among(execution)
     arrays = named.execution(weights.by_weight)
     side = _measured(execution, named, arrays, parts=parts)
@@ -258,20 +240,6 @@ def _sides(reference: Source, actual: Source, parts: Parts) -> tuple[ValueSide, 
         return side, ValueSide(arrays), weights
     weights = match_weights(arrays.weights, execution.weights) if arrays.weights else WeightMap(())
     return ValueSide(arrays), side, weights
-
-
-def run(source: Runnable) -> Execution:
-    """Run an implementation in float64.
-
-    Raises:
-        CompareError: a node of an ONNX program can't be computed in float64.
-        TraceError: the module fails.
-    """
-    if isinstance(source, ProgramSource):
-        return run_program(source)
-    execution = run_model(source.model, source.args, source.kwargs)
-    release_memory()
-    return execution
 
 
 def _measured(run: Execution, arrays: NamedArrays, execution: Execution, *, parts: Parts) -> ValueSide:

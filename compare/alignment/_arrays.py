@@ -20,7 +20,8 @@ from ..common._plain_tensors import plain_tensors
 from ..models._gguf import GgufWeights, Quantized
 from ..pairing._folded import folded_weights
 from ..pairing._weight_map import WeightMap, match_weights
-from ..runs._execution import Execution, Output, Tensors
+from ..runs._execution import Execution, ModelSource, Output, Tensors
+from ..runs._program_run import ProgramSource
 from ._weight_verdict import other_weights
 
 _PRECISIONS = (torch.bfloat16, torch.float16, torch.float32)
@@ -34,14 +35,14 @@ class NamedArrays:
     Attributes:
         name: what the implementation is called.
         arrays: all arrays, which may be weights or values; of any dtypes.
-        weights: the names of those that are known to be weights.
+        weight_names: the names of those that are known to be weights.
         places: the module and the path of each tensor that a module returned; those of other arrays are their names.
         quantized: which weights of a GGUF file are quantized, and how.
     """
 
     name: str
     arrays: Tensors
-    weights: frozenset[str] = frozenset()
+    weight_names: frozenset[str] = frozenset()
     places: Mapping[str, tuple[str, str]] | None = None
     quantized: Mapping[str, Quantized] = field(default_factory=dict)
 
@@ -74,6 +75,11 @@ class NamedArrays:
         """Return the weights of a GGUF file."""
         return cls(name, weights.weights, frozenset(weights.weights), quantized=weights.quantized)
 
+    @property
+    def weights(self) -> Tensors:
+        """The arrays that are weights, by name: all, if none is known to be one."""
+        return {name: item for name, item in self.arrays.items() if not self.weight_names or name in self.weight_names}
+
     def weights_among(self, run: Execution) -> WeightMap:
         """Return which arrays are weights: those with the numbers of a weight of the other implementation.
 
@@ -84,10 +90,10 @@ class NamedArrays:
         """
         reference, folded = run.weights, folded_weights(run)
         if self.places is not None:
-            known = {name: self.arrays[name] for name in self.arrays if name in self.weights}
+            known = {name: self.arrays[name] for name in self.arrays if name in self.weight_names}
             return match_weights(reference, known, folded)
         found = match_weights(reference, self.arrays, folded)
-        names = {match.weight for match in found.matches if match.complete} | self.weights
+        names = {match.weight for match in found.matches if match.complete} | self.weight_names
         if any(self.arrays[name].dim() > 1 for name in names):
             names |= {item.name for item in other_weights(found, reference, self.arrays)}
         matches = tuple(match for match in found.matches if match.weight in names)
@@ -130,6 +136,11 @@ class NamedArrays:
             coarsest = max(coarsest, _unit(self.arrays[name]))
             found[name] = coarsest
         return found
+
+
+# Each has a `name` and `weights`; what can be run also has `inputs`, `with_other_numbers()` and `run()` in float64.
+Runnable = ModelSource | ProgramSource
+Source = Runnable | NamedArrays
 
 
 def _unit(tensor: torch.Tensor) -> float:

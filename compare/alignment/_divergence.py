@@ -26,14 +26,12 @@ import torch
 from filch.export import Node
 
 from ..pairing._correspondence import Anchor, Correspondence, size_of
-from ..pairing._counterparts import Counterparts
-from ..pairing._patched_run import PatchedRun
 from ..pairing._places import code_of
 from ..runs._execution import Tensors, label_of, moved_value
 from ._coarser import coarser_operations
+from ._counterparts import Counterparts, OtherSteps, first_wrong_operations
 from ._notes import copy_in_place_of_step, difference_of, idle_node, misplacing_node, odd_weight, weight_of_other_layer
-from ._operands import Operands, arranged, residual_sum
-from ._other_steps import OtherSteps
+from ._patched_run import Operands, PatchedRun, arranged, residual_sum
 from ._suspect import Suspect
 
 _MOST = 16  # suspects to find
@@ -63,7 +61,7 @@ class DivergenceSearch:
             self._force_operands()
             self._force_residual_sums()  # now most layers are right
         steps = self._other_steps()
-        first = self._likeliest(self._actual.first_wrong(wrong, judged=steps.recognizable, found=before))
+        first = self._likeliest(first_wrong_operations(self._actual, wrong, judged=steps.recognizable, found=before))
         found = {node.name: self._suspect(node, steps) for node in first}
         if can_run_again:
             self._add_later(found)
@@ -102,7 +100,7 @@ class DivergenceSearch:
         outputs = dict.fromkeys(self._reference.roots[name] for name in self._reference.graph.outputs)
         seeds = [name for name in outputs if name in self._pairs.reference.recognizable and name not in found]
         steps = OtherSteps(self._pairs.reference, found, frozenset(), self._counterparts.peers_of_reference)
-        return self._reference.first_wrong(seeds, judged=steps.recognizable, found=found)
+        return first_wrong_operations(self._reference, seeds, judged=steps.recognizable, found=found)
 
     def _last_steps(self) -> Iterator[Suspect]:
         """Yield the operations whose results B returns, and with which A goes on."""
@@ -239,7 +237,9 @@ class DivergenceSearch:
         """Return the first suspect that explains a wrong value which those that were found do not explain."""
         steps, run, indices = self._other_steps(), self._run, self._actual.graph.node_indices
         for name in sorted(wrong, key=lambda name: indices[self._actual.graph.producer[name].name]):
-            first = self._actual.first_wrong([name], judged=steps.recognizable, found=run.found, forced=run.forced)
+            first = first_wrong_operations(
+                self._actual, [name], judged=steps.recognizable, found=run.found, forced=run.forced
+            )
             lines = {code_of(node) for node in first if node.name in found}
             if lines:  # what was found may explain it; others need evidence of their own
                 first = [

@@ -15,6 +15,7 @@ from ..pairing._correspondence import Correspondence
 from ..pairing._values import ValueSide
 from ..provenance._ancestors import Ancestors
 from ..runs._execution import Execution
+from ._counterparts import first_wrong_operations
 
 _UNORDERED = 0.1  # of the arrays that are computed from the next one: then the order is not that of the run
 
@@ -114,7 +115,7 @@ def _start(values: ValueSide, places: Mapping[str, int], wrong_outputs: Collecti
     after_arrays = {name for name in values.recognizable if latest.get(name, -1) >= 0}
     for judged in (after_arrays, values.recognizable.keys()):  # tables of angles, say, are computed from inputs alone
         wrong = [name for name in wrong_outputs if name in judged]
-        nodes = execution.first_wrong(wrong, judged=judged, found=places)
+        nodes = first_wrong_operations(execution, wrong, judged=judged, found=places)
         starts = [max((latest.get(read, -1) for read in node.reads), default=-1) for node in nodes]
         if nodes:
             return min(starts), nodes[starts.index(min(starts))]

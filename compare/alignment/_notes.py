@@ -18,7 +18,7 @@ from ..pairing._correspondence import Anchor, Correspondence, size_of
 from ..pairing._values import match_values
 from ..pairing._weight_map import Arrangement, WeightMatch
 from ..runs._execution import Execution, label_of, moved_value
-from ._operands import Operands
+from ._patched_run import Operands
 
 Owners = Mapping[str, frozenset[str]]  # by the name of the value of B
 _OTHER_SETTINGS = frozenset({"device", "dtype", "layout", "memory_format", "pin_memory"})  # which change no numbers

@@ -1,8 +1,9 @@
-"""Write the correspondence of two executions as a result for people."""
+"""Write the correspondence of two executions as a result for people, and say what shows that values are the same."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cached_property
 
 import torch
 
@@ -58,19 +59,20 @@ def alignment(
         coarser: the operations of B that round to a coarser dtype than A does.
     """
     reference, actual = pairs.reference.execution, pairs.actual.execution
+    evidence = _ValueEvidence(pairs)
     return Alignment(
         reference.name,
         actual.name,
         tuple(aligned_weight(reference.weights, match) for match in pairs.weights.matches),
         pairs.weights.unused,
-        tuple(_values(pairs, given)),
+        tuple(_values(pairs, evidence, given)),
         tuple(_departure(suspect) for suspect in (*suspects, *coarser)),
         tuple(_departure(Suspect(node, node)) for node in missing),
         pairs.outputs.problems or ((_COARSER,) if coarser else ()),
         (*remarks, *remarks_on(pairs.outputs)),
         outputs=tuple(outputs_of(pairs.outputs, reference, actual)),
         graphs={"A": reference.graph, "B": actual.graph},
-        linked=_linked(pairs),
+        linked=_linked(pairs, evidence),
         gaps=tuple(gaps_of(pairs.outputs, actual)),
     )
 
@@ -149,11 +151,83 @@ def aligned_weight(reference: Tensors, match: WeightMatch) -> AlignedWeight:
     return AlignedWeight(match.weight, match.shape, sources, arrangement, match.complete, match.others)
 
 
-def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
+class _ValueEvidence:
+    """What shows which values of A and of B are the same.
+
+    Args:
+        pairs: the values that correspond.
+    """
+
+    def __init__(self, pairs: Correspondence) -> None:
+        self._pairs, self._reference, self._actual = pairs, pairs.reference, pairs.actual
+
+    def of(self, value: str) -> tuple[Evidence, tuple[str, ...]]:
+        """Return what shows where a value of A is in B, and the values of B.
+
+        Args:
+            value: a computed value of A.
+        """
+        names = self._pairs.owned.get(value, ())
+        proved = tuple(name for name in names if (name, value) in self._proved)
+        anchored = tuple(name for name in names if (name, value) in self._anchored)
+        if proved or anchored:
+            return ("proved", proved) if proved else ("anchored", anchored)
+        if not names:
+            return "uncovered", ()
+        count = self._reference.execution.values[value].numel()
+        sizes = {name: abs(self._actual.execution.values[name].numel() - count) for name in names}
+        nearest = tuple(name for name in names if sizes[name] == min(sizes.values()))
+        return ("by value" if len(nearest) == 1 else "ambiguous"), nearest
+
+    @cached_property
+    def _proved(self) -> frozenset[tuple[str, str]]:
+        """Pairs of values (B, A) computed by the same operators from pairs of values: they are equal for all inputs."""
+        actual = self._actual.execution
+        sources = (*actual.graph.inputs, *actual.graph.constants)
+        equal = {(name, owner) for name in sources for owner in self._pairs.owners.get(name, ())}  # for all inputs
+        proved = set()
+        for node in actual.graph.nodes:
+            for name in self._actual.recognizable.keys() & {*node.outputs}:
+                owners = self._pairs.owners.get(name, ())
+                pairs = {(name, owner) for owner in owners if self._is_proved(node, owner, equal)}
+                proved |= pairs
+                equal |= pairs
+        return frozenset(proved)
+
+    def _is_proved(self, node: Node, owner: str, equal: Collection[tuple[str, str]]) -> bool:
+        """Whether a value of A is computed by the operator of a node from values that are equal to what the node reads.
+
+        Args:
+            node: an operation of B.
+            owner: the value of A.
+            equal: pairs of values (B, A) that are equal for all inputs.
+        """
+        reference = self._reference.execution
+        producer = reference.graph.producer.get(owner)
+        if producer is None or producer.operator.kind != node.operator.kind:
+            return False
+        needed = [root for root in reference.roots_read_by(producer) if self._matters(root)]
+        given = self._actual.execution.roots_read_by(node)
+        return bool(needed) and all(any((read, root) in equal for read in given) for root in needed)
+
+    def _matters(self, name: str) -> bool:
+        """Whether a value of A has to be in B: a recognizable one, an input or a weight."""
+        run = self._reference.execution
+        return name in self._reference.recognizable or name in run.graph.inputs or name in run.weights
+
+    @cached_property
+    def _anchored(self) -> frozenset[tuple[str, str]]:
+        """Pairs of values (B, A) that operations compute from the same weight."""
+        pairs = ((anchor.node.outputs[0], anchor.reference.outputs[0]) for anchor in self._pairs.anchors)
+        return frozenset((name, item) for name, item in pairs if item in self._pairs.owners.get(name, ()))
+
+
+def _values(pairs: Correspondence, evidence: _ValueEvidence, given: ValueMap) -> Iterator[AlignedValue]:
     """Yield the recognizable module outputs of A, with where they are in B.
 
     Args:
         pairs: the values that correspond.
+        evidence: what shows it.
         given: where people say that they are; this is checked and displaces what the numbers say.
     """
     reference, actual = pairs.reference.execution, pairs.actual.execution
@@ -163,14 +237,13 @@ def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
         root = reference.roots.get(output.value, output.value)
         if root not in pairs.reference.recognizable:
             continue
-        evidence: Evidence
-        evidence, names = pairs.evidence(root)  # what shows where it is in B, and the values of B
+        kind, names = evidence.of(root)  # what shows where it is in B, and the values of B
         relative = max([pairs.reference.relative(root), *map(pairs.actual.relative, names[:1])])
         # The module outputs of B that are these values.
         places = [item for name in names[:_SHOWN] for item in actual.modules_by_value.get(name, ())]
         if _path_of(output) in mapped:
             place, given_layout = mapped[_path_of(output)]
-            evidence = "given" if outputs.are_equal(output, place, given_layout, relative) else "contradicted"
+            kind = "given" if outputs.are_equal(output, place, given_layout, relative) else "contradicted"
             names, places = (actual.roots[place.value],), [place]
         found = [(place, *layout) for place in places if (layout := outputs.layout(output, place)) is not None]
         found.sort(key=lambda item: bool(item[2]))  # those in the same order first
@@ -184,7 +257,7 @@ def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
             output.module,
             output.path,
             str(reference.graph.values[output.value]),
-            evidence,
+            kind,
             tuple(dict.fromkeys(label_of(actual, name) for name in names)),
             text,
             written,
@@ -280,7 +353,7 @@ def _in_words(layout: Layout, tensor: torch.Tensor, source: torch.Tensor) -> str
     return "" if text == "same" else text
 
 
-def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
+def _linked(pairs: Correspondence, evidence: _ValueEvidence) -> dict[SideName, tuple[LinkedValue, ...]]:
     """Return the recognizable values of A and of B, with those of the other one that have their numbers."""
     reference, actual = pairs.reference.recognizable, pairs.actual.recognizable
     same_weight: dict[str, dict[str, None]] = {}  # the results of the other one's operations with the same weights
@@ -292,7 +365,7 @@ def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
     found: dict[str, dict[str, Evidence]] = {}  # the values of A with each one of B, and what shows that
     of_reference, of_actual = [], []
     for value in reference:
-        kind, names = pairs.evidence(value)  # what shows where it is in B, and the values of B
+        kind, names = evidence.of(value)  # what shows where it is in B, and the values of B
         for name in names:
             found.setdefault(name, {})[value] = kind
         orders = tuple(_order(pairs, value, name) for name in names)

@@ -12,6 +12,7 @@ from ..layouts._described import described, row_blocks
 from ..pairing._places import place_of
 from ..pairing._weight_map import WeightMap, WeightMatch, WeightPart
 from ..rendering._outcome import Gap
+from ..rendering._words import listed
 from ..runs._execution import Tensors
 
 _NUMBER = re.compile(r"\d+")
@@ -310,3 +311,22 @@ def permuted_blocks(weights: WeightMap) -> Iterator[str]:
     if len(sizes) > 1:
         text = ", ".join(f"{size} ({name})" for size, name in sizes.items())
         yield f"rows are permuted in blocks of several sizes, {text}: if the blocks are heads, one of them is wrong"
+
+
+def not_compared(reference: Tensors, actual: Tensors) -> Iterator[str]:
+    """Yield a sentence for each side that has tensors of integers that the other side does not have bit for bit."""
+    reference_integers, actual_integers = (
+        {name: item for name, item in side.items() if not (item.is_floating_point() or item.is_complex())}
+        for side in (reference, actual)
+    )
+    sides = ("A", reference_integers, actual_integers), ("B", actual_integers, reference_integers)
+    for side, integers, other_integers in sides:
+        lone = [
+            f"{name!r} ({str(item.dtype).removeprefix('torch.')})"
+            for name, item in integers.items()
+            if item.numel() > 1
+            and not any(item.shape == same.shape and torch.equal(item, same) for same in other_integers.values())
+        ]
+        if lone:
+            names = listed(lone, rest=", …")
+            yield f"weights of {side} that are integers which the other one does not have are not compared: {names}"

@@ -10,7 +10,7 @@ from torch import nn
 from filch.export import Graph, PositionErrors
 
 from ..float64._verdict import WRONG, Flips
-from ..locating._inherited import inherited_starts
+from ..locating._first_wrong import inherited_starts
 from ..results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
 from ..results._picture import RowKey, picture
 from ..results._report import Report

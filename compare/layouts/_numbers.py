@@ -1,11 +1,11 @@
 """`TensorNumbers`: the numbers of a tensor, with what is needed to recognize them in another one."""
 
 from functools import cached_property
+from typing import Any
 
 import torch
 
 from ._closeness import LARGEST, Closeness, root_mean_square, typical_size
-from ._fibers import Fibers, order_free_statistics
 from ._layout import Shape
 
 FINE = 1e-5  # differences above this are those of a low precision
@@ -21,7 +21,8 @@ class TensorNumbers:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = (tensor if tensor.is_floating_point() else tensor.double()).detach().contiguous()
-        self._fibers: dict[tuple[Shape, int, Closeness], Fibers] = {}
+        # What `fibers_of` (`_solve.py`) has made of the tensor, by shape, dimension and closeness.
+        self.fibers: dict[tuple[Shape, int, Closeness], Any] = {}
 
     @cached_property
     def finite(self) -> torch.Tensor:
@@ -66,10 +67,23 @@ class TensorNumbers:
         """Statistics of all finite numbers, which do not depend on their order: float64 in the shape [3]."""
         return order_free_statistics(self.finite.reshape(-1), 0)
 
-    def fibers(self, shape: Shape, axis: int, relative: float) -> "Fibers":
-        """Return the fibers along a dimension of the tensor in a shape."""
-        closeness = self.closeness(relative)
-        key = shape, axis, closeness
-        if key not in self._fibers:
-            self._fibers[key] = Fibers(self.finite.reshape(shape), axis, closeness)
-        return self._fibers[key]
+
+def order_free_statistics(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return statistics of each fiber along a dimension that do not depend on the order of its elements.
+
+    Returns:
+        float64 in the shape of the tensor without the dimension, and a last dimension of 3; of 1 for single elements.
+    """
+    if tensor.shape[axis] == 1:
+        return tensor.select(axis, 0).double().unsqueeze(-1)
+    numbers = tensor.to(torch.float64, copy=True)
+    weights = torch.full((tensor.shape[axis],), 1 / tensor.shape[axis], dtype=torch.float64)
+
+    def mean(items: torch.Tensor) -> torch.Tensor:  # a product with a vector is several times as fast as a reduction
+        if axis == 0:
+            return (weights @ items.reshape(len(weights), -1)).reshape(items.shape[1:])
+        return items.movedim(axis, -1) @ weights
+
+    average = mean(numbers)
+    size = mean(numbers.abs_())
+    return torch.stack([average, mean(numbers.square_()).sqrt_(), size], -1)

@@ -1,4 +1,4 @@
-"""`Correspondence`: which values of two executions are the same, and what shows it.
+"""`Correspondence`: which values and operations of two executions correspond.
 
 A value is recognizable if it has enough different numbers. The owners of a value of B are the values, inputs and
 weights of A that have numbers of it; it is found if they have all of them. The root of a value is the one from which
@@ -9,10 +9,9 @@ the same weight.
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import torch
 
@@ -24,9 +23,6 @@ from ..runs._execution import Execution, Output, Tensors, moved_value
 from ._outputs import JudgedOutput, JudgedOutputs, judge_outputs
 from ._values import Matches, ValueSide, equal_values, match_values, matched_values
 from ._weight_map import WeightMap, WeightMatch, WeightPart
-
-# Operators and operands correspond; the weight does; the numbers alone do, in one value of B, or in several; nothing.
-Evidence = Literal["proved", "anchored", "by value", "ambiguous", "uncovered"]
 
 
 @dataclass(frozen=True)
@@ -265,65 +261,6 @@ class Correspondence:
                 reads = read_by_sums if node.operator.rounding == "addition" else read_otherwise
                 reads.update(execution.roots_read_by(node))
         return frozenset(read_by_sums - read_otherwise)
-
-    @cached_property
-    def proved(self) -> frozenset[tuple[str, str]]:
-        """Pairs of values (B, A) computed by the same operators from pairs of values: they are equal for all inputs."""
-        actual = self.actual.execution
-        sources = (*actual.graph.inputs, *actual.graph.constants)
-        equal = {(name, owner) for name in sources for owner in self.owners.get(name, ())}  # for all inputs
-        proved = set()
-        for node in actual.graph.nodes:
-            for name in self.actual.recognizable.keys() & {*node.outputs}:
-                pairs = {(name, owner) for owner in self.owners.get(name, ()) if self._is_proved(node, owner, equal)}
-                proved |= pairs
-                equal |= pairs
-        return frozenset(proved)
-
-    def _is_proved(self, node: Node, owner: str, equal: Collection[tuple[str, str]]) -> bool:
-        """Whether a value of A is computed by the operator of a node from values that are equal to what the node reads.
-
-        Args:
-            node: an operation of B.
-            owner: the value of A.
-            equal: pairs of values (B, A) that are equal for all inputs.
-        """
-        reference = self.reference.execution
-        producer = reference.graph.producer.get(owner)
-        if producer is None or producer.operator.kind != node.operator.kind:
-            return False
-        needed = [root for root in reference.roots_read_by(producer) if self._matters(root)]
-        given = self.actual.execution.roots_read_by(node)
-        return bool(needed) and all(any((read, root) in equal for read in given) for root in needed)
-
-    def _matters(self, name: str) -> bool:
-        """Whether a value of A has to be in B: a recognizable one, an input or a weight."""
-        run = self.reference.execution
-        return name in self.reference.recognizable or name in run.graph.inputs or name in run.weights
-
-    @cached_property
-    def anchored(self) -> frozenset[tuple[str, str]]:
-        """Pairs of values (B, A) that operations compute from the same weight."""
-        pairs = ((anchor.node.outputs[0], anchor.reference.outputs[0]) for anchor in self.anchors)
-        return frozenset((name, item) for name, item in pairs if item in self.owners.get(name, ()))
-
-    def evidence(self, value: str) -> tuple[Evidence, tuple[str, ...]]:
-        """Return what shows where a value of A is in B, and the values of B.
-
-        Args:
-            value: a computed value of A.
-        """
-        names = self.owned.get(value, ())
-        proved = tuple(name for name in names if (name, value) in self.proved)
-        anchored = tuple(name for name in names if (name, value) in self.anchored)
-        if proved or anchored:
-            return ("proved", proved) if proved else ("anchored", anchored)
-        if not names:
-            return "uncovered", ()
-        count = self.reference.execution.values[value].numel()
-        sizes = {name: abs(self.actual.execution.values[name].numel() - count) for name in names}
-        nearest = tuple(name for name in names if sizes[name] == min(sizes.values()))
-        return ("by value" if len(nearest) == 1 else "ambiguous"), nearest
 
 
 def _pairs_of_readers(nodes: Sequence[Node], references: Sequence[Node]) -> Iterator[tuple[Node, Node]]:

@@ -10,10 +10,9 @@ from functools import cached_property
 import torch
 
 from ..layouts._closeness import LARGEST, RELATIVE
-from ..layouts._index import TensorIndex
 from ..layouts._layout import Layout
 from ..layouts._numbers import TensorNumbers
-from ..layouts._solve import has_columns, have_same_rows, holds, solve, usual_layout
+from ..layouts._solve import TensorIndex, has_columns, have_same_rows, holds, solve, usual_layout
 from ..runs._execution import Execution, Tensors
 from ._rounding import RoundingLevels
 

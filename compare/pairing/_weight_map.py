@@ -10,10 +10,9 @@ from typing import Literal
 import torch
 
 from ..layouts._closeness import Closeness
-from ..layouts._index import TensorIndex
 from ..layouts._layout import Layout
 from ..layouts._numbers import TensorNumbers
-from ..layouts._solve import solve
+from ..layouts._solve import TensorIndex, fibers_of, solve
 from ..rendering._words import listed
 from ..runs._execution import Tensors
 from ._folded import FoldedWeight
@@ -139,25 +138,6 @@ def _real(tensors: Tensors) -> dict[str, torch.Tensor]:
     """Return the tensors of floating-point numbers, complex ones as pairs, without empty ones."""
     real = {name: torch.view_as_real(item) if item.is_complex() else item for name, item in tensors.items()}
     return {name: item.detach() for name, item in real.items() if item.is_floating_point() and item.numel()}
-
-
-def not_compared(reference: Tensors, actual: Tensors) -> Iterator[str]:
-    """Yield a sentence for each side that has tensors of integers that the other side does not have bit for bit."""
-    reference_integers, actual_integers = (
-        {name: item for name, item in side.items() if not (item.is_floating_point() or item.is_complex())}
-        for side in (reference, actual)
-    )
-    sides = ("A", reference_integers, actual_integers), ("B", actual_integers, reference_integers)
-    for side, integers, other_integers in sides:
-        lone = [
-            f"{name!r} ({str(item.dtype).removeprefix('torch.')})"
-            for name, item in integers.items()
-            if item.numel() > 1
-            and not any(item.shape == same.shape and torch.equal(item, same) for same in other_integers.values())
-        ]
-        if lone:
-            names = listed(lone, rest=", …")
-            yield f"weights of {side} that are integers which the other one does not have are not compared: {names}"
 
 
 @dataclass
@@ -537,7 +517,7 @@ def _matrix(numbers: TensorNumbers, row_dim: int = 0) -> torch.Tensor:
 
 def _ratios(numbers: TensorNumbers, axis: int) -> torch.Tensor:
     """Return statistics of the fibers of a matrix along a dimension that do not depend on a factor, as [*, 2]."""
-    statistics = numbers.fibers(tuple(_matrix(numbers).shape), axis, _EXACT).statistics.abs()
+    statistics = fibers_of(numbers, tuple(_matrix(numbers).shape), axis, _EXACT).statistics.abs()
     if statistics.shape[-1] == 1:
         return torch.ones(len(statistics), 2, dtype=torch.float64)
     return statistics[:, [0, 2]] / statistics[:, 1:2].clamp_min(1e-300)  # means by the root mean square

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from filch.export import Node
 from filch.steal import AssembledRecords, Key
 
-from ..locating._inherited import inherited
+from ..locating._first_wrong import inherited
 from ..results._rows import DiffRow
 
 

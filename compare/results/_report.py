@@ -21,7 +21,7 @@ from filch.steal.text._csv import for_csv
 from filch.steal.text._visible import short_line, shortened
 
 from ..common._errors import CompareError
-from ..locating._inherited import inherited
+from ..locating._first_wrong import inherited
 from ..metrics._metrics import MEASURES, Difference
 from ..metrics._tolerance import Tolerance
 from ..rendering._console import as_text

@@ -12,16 +12,19 @@ import torch
 from torch import nn
 
 from filch.export import Graph, Node, record_run
+from filch.export.common._memory import release_memory
 from filch.export.evaluation._float64 import call_in_float64
 from filch.export.graph._arguments import leaves_of, written_arguments
 from filch.export.operators._in_float64 import in_float64
 from filch.export.operators._registry import operator_name
 from filch.export.tracing._replayable import ModuleOutput, RecordedCall, RecordedRun, RunResult, TensorReference
+from filch.steal import ModuleInfo
+from filch.steal.values._arguments import argument_tensors
 from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._plain_tensors import plain_tensors
-from ..locating._first_wrong import first_wrong
+from ..models._second_input import other_numbers
 from ._mode import Float64Mode, Way, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
@@ -127,23 +130,6 @@ class Execution:
         root = self.roots.get(name, name)
         return root in found or root in self.weights or root in self.graph.inputs
 
-    def first_wrong(
-        self, wrong: Collection[str], *, judged: Collection[str], found: Container[str], forced: Collection[str] = ()
-    ) -> list[Node]:
-        """Return the operations that compute something wrong from right values; see `compare/locating`.
-
-        Args:
-            wrong: values that are wrong, or whose elements are in a wrong order.
-            judged: the values that can be recognized by their numbers.
-            found: those whose numbers are the reference's.
-            forced: values that were replaced by right ones, for those who read them.
-        """
-        right = {name for name in self.graph.known if self.is_right(name, found)}.union(forced)
-        moved = {name for node in self.graph.nodes if moved_value(node) is not None for name in node.outputs}
-        of_wrong = {name for name in moved.intersection(wrong) if not self.is_right(name, found)}
-        judged = {*judged, *wrong} - of_wrong  # a movement is to blame for the order of right numbers alone
-        return first_wrong(self.graph, wrong, judged=judged, right=right)
-
     def with_numbers(self, given: Tensors, weights: Tensors | None = None) -> "Execution":
         """Return the run with other numbers in place of some values, for all that is computed from them.
 
@@ -178,6 +164,51 @@ def moved_value(node: Node) -> str | None:
     # The names of ONNX's own operators begin with a capital letter; what they read besides are shapes, indices, etc.
     computed = [*dict.fromkeys(node.reads)]
     return computed[0] if len(computed) == 1 or node.op[0].isupper() else None
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSource:
+    """A model with its arguments as an implementation.
+
+    Attributes:
+        model: the model.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return type(self.model).__name__
+
+    @property
+    def weights(self) -> Tensors:
+        """The tensors of its state dictionary, by name."""
+        return plain_tensors(self.model.state_dict())
+
+    @property
+    def inputs(self) -> Tensors:
+        """The tensors among its arguments, by path."""
+        return argument_tensors(ModuleInfo.of(self.model).parameters, self.args, self.kwargs)
+
+    def with_other_numbers(self) -> "ModelSource":
+        """Return the model with other numbers in arguments of the same shapes."""
+        args, kwargs = other_numbers((self.args, dict(self.kwargs)))
+        return replace(self, args=args, kwargs=kwargs)
+
+    def run(self) -> Execution:
+        """Run the model in float64.
+
+        Raises:
+            TraceError: the model fails.
+        """
+        execution = run_model(self.model, self.args, self.kwargs)
+        release_memory()
+        return execution
 
 
 def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, native: bool = False) -> Execution:

@@ -14,6 +14,7 @@ from filch.export.tracing._replayable import ModuleOutput, RunResult
 from ..common._dtypes import declared_dtype
 from ..common._errors import CompareError
 from ..float64._noise import unit_of
+from ..models._second_input import other_numbers
 from ._evaluation import Float64Evaluator, ProgramRun, RunOptions
 from ._execution import Execution, Output, Replay, Tensors, in_finest_shapes, moved_value
 from ._onnx_original import OnnxOriginal
@@ -57,53 +58,53 @@ class ProgramSource:
         """The program as the source of its values in float64."""
         return OnnxOriginal(self.program.model, self.dtypes)
 
+    def with_other_numbers(self) -> "ProgramSource":
+        """Return the program with other numbers in inputs of the same shapes."""
+        return replace(self, inputs=other_numbers(self.inputs), natives={})
 
-def run_program(source: ProgramSource) -> Execution:
-    """Run an ONNX program in float64, node by node.
+    def run(self) -> Execution:
+        """Run the program, which has inputs, in float64, node by node.
 
-    What is moved from weights is computed where it is read, so that weights are not kept in float64.
+        What is moved from weights is computed where it is read, so that weights are not kept in float64.
 
-    Args:
-        source: the program, with inputs.
-
-    Raises:
-        CompareError: the evaluator can't compute a node in float64.
-    """
-    program, inputs = Float64Evaluator(replace(source.program, original=source.original)), source.inputs or {}
-    graph, weights = source.original.graph, source.weights
-    views = _WeightViews(graph, weights)
-    constants = {name: source.program.constant(name) for name in graph.constants if name not in weights}
-    sources = {**inputs, **constants}
-    values: dict[str, Any] = {name: in_float64(item) for name, item in sources.items() if item is not None}
-    wanted = [name for name in graph.producer if name not in views.names or name in graph.outputs]
-    run = ProgramRun(program, inputs, RunOptions(wanted, noisy=False, observe=views.observe))
-    for name in wanted:
-        found = run.computed(name)
-        if found is not None:
-            values[name] = found[0]
-        elif name in graph.consumers or name in graph.outputs:
-            node = graph.producer[name]
-            raise CompareError(
-                f"{source.name} can't be aligned: the node {node.name!r} ({node.op}), which computes {name!r}, "
-                "can't be evaluated in float64 on these inputs"
-            )
-    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-    shapes = views.shapes | {name: tuple(tensor.shape) for name, tensor in (*weights.items(), *tensors.items())}
-    graph = replace(graph, values={name: _described(source, name, shape) for name, shape in shapes.items()})
-    kept = in_finest_shapes(graph, tensors)
-    results = tuple(_results(graph.outputs))
-    return Execution(
-        source.name,
-        graph,
-        kept,
-        {name: tensor for name, tensor in weights.items() if name in graph.consumers},
-        tuple(_module_outputs(source.program, graph)),
-        views.offsets,
-        _ProgramReplay(program, inputs, values, kept, results),
-        _units(graph),
-        tuple(_outputs(source, results, {**weights, **values})),
-        noisy=partial(_noisy_values, program, inputs, kept, results),
-    )
+        Raises:
+            CompareError: the evaluator can't compute a node in float64.
+        """
+        program, inputs = Float64Evaluator(replace(self.program, original=self.original)), self.inputs or {}
+        graph, weights = self.original.graph, self.weights
+        views = _WeightViews(graph, weights)
+        constants = {name: self.program.constant(name) for name in graph.constants if name not in weights}
+        sources = {**inputs, **constants}
+        values: dict[str, Any] = {name: in_float64(item) for name, item in sources.items() if item is not None}
+        wanted = [name for name in graph.producer if name not in views.names or name in graph.outputs]
+        run = ProgramRun(program, inputs, RunOptions(wanted, noisy=False, observe=views.observe))
+        for name in wanted:
+            found = run.computed(name)
+            if found is not None:
+                values[name] = found[0]
+            elif name in graph.consumers or name in graph.outputs:
+                node = graph.producer[name]
+                raise CompareError(
+                    f"{self.name} can't be aligned: the node {node.name!r} ({node.op}), which computes {name!r}, "
+                    "can't be evaluated in float64 on these inputs"
+                )
+        tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+        shapes = views.shapes | {name: tuple(tensor.shape) for name, tensor in (*weights.items(), *tensors.items())}
+        graph = replace(graph, values={name: _described(self, name, shape) for name, shape in shapes.items()})
+        kept = in_finest_shapes(graph, tensors)
+        results = tuple(_results(graph.outputs))
+        return Execution(
+            self.name,
+            graph,
+            kept,
+            {name: tensor for name, tensor in weights.items() if name in graph.consumers},
+            tuple(_module_outputs(self.program, graph)),
+            views.offsets,
+            _ProgramReplay(program, inputs, values, kept, results),
+            _units(graph),
+            tuple(_outputs(self, results, {**weights, **values})),
+            noisy=partial(_noisy_values, program, inputs, kept, results),
+        )
 
 
 class _WeightViews:

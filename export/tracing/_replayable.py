@@ -189,7 +189,7 @@ class _ReplayTracer(DispatchTracer):
         self._last_handle = 0
 
     def begin(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
-        """See `Tracer.begin`."""
+        """Record the parameters and buffers and the inputs, by name; called when the run starts, before the model."""
         super().begin(weights, inputs)
         for tensor in (*weights.values(), *inputs.values()):
             self._handle(tensor)
@@ -202,7 +202,10 @@ class _ReplayTracer(DispatchTracer):
             self._given |= {(kind, path): (item, self.recording.names_of(item)) for path, item in given.items()}
 
     def prepare(self, function: Function) -> Function:
-        """See `Tracer.prepare`: the copies that are made around the call of the model are not recorded."""
+        """Return a function that calls the model as `function` does, and records that; called after `begin`.
+
+        `run` copies the arguments before and restores the model afterwards: neither is recorded.
+        """
 
         def recorded(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             with self._within():

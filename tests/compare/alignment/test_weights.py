@@ -12,7 +12,7 @@ from filch.compare import align
 from filch.compare.pairing._folded import folded_weights
 from filch.compare.pairing._weight_map import match_weights
 from filch.compare.runs._execution import run_model
-from filch.compare.runs._program_run import ProgramSource, run_program
+from filch.compare.runs._program_run import ProgramSource
 from filch.export import export
 from support.models.small import module_of
 
@@ -180,7 +180,7 @@ def test_a_grouped_convolution_of_an_onnx_program_is_no_matrix():
     (name,) = program.inputs
     source = ProgramSource("program", program, {name: x})
 
-    assert folded_weights(run_program(source)) == {}
+    assert folded_weights(source.run()) == {}
     assert folded_weights(run_model(torch.nn.Sequential(*layers), (x,), {})) == {}
 
 

@@ -1,7 +1,6 @@
 """Which nodes introduce an error, and what inherits it."""
 
-from filch.compare.locating._first_wrong import first_wrong, leading_to
-from filch.compare.locating._inherited import inherited, inherited_starts
+from filch.compare.locating._first_wrong import first_wrong, inherited, inherited_starts, leading_to
 from filch.export import Node
 from support.models.hand_made import chain, graph_of
 
