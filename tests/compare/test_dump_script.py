@@ -1,11 +1,12 @@
 """The script that this project came from, onnx-diagnostic's 'Dumps intermediate results', with its imports changed."""
 
+from support.thorough import slow
+
 # What follows the imports is the document's own, up to the drawing of the graph.
 SCRIPT = """
 import onnx
 import torch
 from filch.steal import describe as string_type
-from support.thorough import slow
 from filch.compare import tiny_llm as dummy_llm
 from filch.steal import restore as create_input_tensors_from_onnx_model
 from filch.steal import steal_forward
