@@ -184,6 +184,7 @@ def test_an_optimizer_goes_by_its_name_in_messages():
     assert {"LayerNormFusionL1", "LayerNormFusionL2"} >= {*backend.options.disabled_optimizers} != set()
 
 
+@slow
 def test_the_report_names_the_culprits_and_the_repro_shows_the_failure(tmp_path):
     """https://github.com/microsoft/onnxruntime/issues/31980."""
     model, x = module_of(widen, scale=nn.Parameter(torch.linspace(0.5, 1.5, 8))).eval(), torch.randn(4, 1)

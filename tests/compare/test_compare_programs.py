@@ -228,6 +228,7 @@ def test_programs_of_filch_are_compared_like_any_other(tmp_path):
     assert report.first_divergence.value == "linear"
 
 
+@slow
 def test_neither_program_is_changed():
     """Both models are as they were: their weights keep their names, for example."""
     first, second = plain("resnet"), renamed(plain("resnet"))

@@ -65,6 +65,7 @@ def test_the_extras_require_the_oldest_version_that_is_accepted(extra):
     assert {str(Requirement(text).specifier) for text in EXTRAS[extra]} == {f">={'.'.join(map(str, OLDEST))}"}
 
 
+@slow
 def test_what_is_imported_is_required():
     """A package that happens to be there because another one needs it may be gone tomorrow."""
     distributions = packages_distributions()

@@ -76,6 +76,7 @@ def test_weights_in_no_regular_order_or_folded_by_head_are_found(port, style):
     assert [weight.name for weight in result.weights if not weight.complete] == []
 
 
+@slow
 def test_a_bias_that_a_joined_projection_lacks_in_all_layers_is_named():
     """The projection, and not what reads its result, although that is a value of A in no layer."""
     a, b, args, actual_args = PORTS["qwen2"].make("key bias")

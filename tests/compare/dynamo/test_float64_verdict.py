@@ -314,6 +314,7 @@ def test_uninitialized_memory_is_not_judged():
     assert [row.op for row in report.diverged if row.kind != "output"] == ["tanh"]
 
 
+@slow
 @needs_compiler
 def test_a_graph_in_float16_is_judged_by_the_tolerance_of_float16():
     """With `use_fp16`, the kernels are less precise than the model."""

@@ -126,6 +126,7 @@ def test_missing_and_failed_comparisons_exit_with_2(run, monkeypatch):
     assert (code, found["status"], found["worst"], found["labels"]["device"]) == (2, "missing", None, "mps")
 
 
+@slow
 def test_a_backend_that_is_not_available_is_missing_also_in_a_sweep(run, tmp_path, monkeypatch):
     """The other backends are compared; in a process of its own, the cell has the same status and detail."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -120,6 +120,7 @@ def _one_more(model, node):
     replaced(model, node.outputs[0], "Add", one)
 
 
+@slow
 @pytest.mark.parametrize(("plant", "ops"), [(_floor, {"Floor"}), (_one_more, {"Round", "Add", "Div"})])
 def test_a_fault_is_found_where_other_numbers_are_decisions(plant, ops):
     """Another function, and one wrong integer among 8,192, where another one is a decision."""

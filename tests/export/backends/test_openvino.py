@@ -78,6 +78,7 @@ def test_a_clean_model_is_silent_and_nearly_all_layers_are_judged(name):
     assert report.worst.error < 1e-4
 
 
+@slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_exported_node_is_explained(name):
     """It is among the origins of an executed node, or does not depend on the inputs."""

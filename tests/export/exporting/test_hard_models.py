@@ -306,6 +306,7 @@ def test_a_runtime_for_onnx_refuses_it_with_torchs_reason(subject):
         compare_export(subject.steal(), subject.export(), backend="onnxruntime-cpu")
 
 
+@slow
 @needs_compiler
 def test_inductor_compiles_what_the_exporter_decomposes_to_views_of_prims():
     """`prims.broadcast_in_dim` can't be functionalized."""

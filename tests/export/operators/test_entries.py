@@ -129,6 +129,7 @@ def _tables(tree):
             yield node.lineno
 
 
+@slow
 def test_no_other_file_lists_operators():
     """Passes and views are about single operators."""
     rooms = [file for room in ("steal", "export", "compare") for file in sorted((ROOT / room).rglob("*.py"))]

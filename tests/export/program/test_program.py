@@ -24,6 +24,7 @@ from filch.steal import FilchError, steal_forward
 from support.models.small import capture_of, module_of
 from support.processes.commands import run
 from support.processes.gpu import ort_cuda
+from support.thorough import slow
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +223,7 @@ def test_the_cuda_backend_runs_the_tiny_llm(program, captured):
     assert report.close
 
 
+@slow
 def test_the_original_of_another_export_is_not_used(program, captured, tmp_path):
     """Neither the recorded name nor the file's own name is enough: the identity must match."""
     program.save(tmp_path / "m.onnx")

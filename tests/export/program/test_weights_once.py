@@ -98,6 +98,7 @@ def test_a_comparison_of_the_files_is_that_of_the_model(saved):
     assert rows[0] == rows[1]
 
 
+@slow
 def test_weights_that_the_graph_no_longer_has_are_in_the_file_of_the_exported_program(saved, tmp_path):
     """A changed weight of the graph is a fault, though the exported program's other weights are shared."""
     model, path = saved

@@ -11,6 +11,7 @@ from torch import nn
 
 from filch.steal import Skipped, restore, steal_forward
 from support.models.small import module_of
+from support.thorough import slow
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning")
 
@@ -94,6 +95,7 @@ assert not {"onnxruntime", "onnx.reference"} & set(sys.modules)
 """
 
 
+@slow
 def test_restoring_bfloat16_needs_no_runtime(tmp_path):
     """Neither ONNX Runtime nor the reference evaluator is imported."""
     module, path, value = nn.Identity(), tmp_path / "dump.onnx", torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
