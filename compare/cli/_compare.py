@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
@@ -175,36 +175,31 @@ def check_command(
     if file is not None and optimized:
         raise usage_error("--optimize is for the exported model, not for the file of --program")
     sizes = {name: size for name, (size, *_) in shared.parse_sizes(dim or []).items()}
-    options, limit = comparing.arguments, comparing.limit
     from filch.export.backends import get_backend
 
-    from .._compare_export import compare_with_fallback
+    from .._check_model import ModelCheck
     from ..models._variants import make_variant
 
+    options, is_lower = comparing.arguments, comparing.lower_precision
     with shown.progress("check"):
         for name in backend:  # report a missing library or a misspelt option before the export
             get_backend(name, **options["options"])
         exported, recorded = make_variant(factory, sizes=sizes, dtype=dtype, device=device)
-        is_lower = comparing.lower_precision
         notes = filch.compare.load_quantized(exported.model, file) if file is not None and is_lower else ()
-        program = exported.export(onnx_only=file is not None or optimized)
-        program = filch.optimize(program) if optimized else program
-        capture = recorded.steal()
-        if file is not None:
-            program = filch.compare.map_to_export(file, program, capture, lower_precision=is_lower, limit=limit)
-        compared: list[tuple[Any, filch.Program]] = []
+        if file is None and not optimized and not is_lower:
+            check = ModelCheck.of(exported, recorded)
+        else:
+            program, capture = exported.export(onnx_only=file is not None or optimized), recorded.steal()
+            if file is not None:
+                limit = comparing.limit
+                program = filch.compare.map_to_export(file, program, capture, lower_precision=is_lower, limit=limit)
+            check = ModelCheck(capture, filch.optimize(program) if optimized else program, None)
+        statistics, reports = shown.needs_statistics(comparing), []
         with filch.steal.phase("backend", len(backend)) as backends:
             for name in backend:
                 backends.next(name)
-                statistics = shown.needs_statistics(comparing)
-                compared.append(compare_with_fallback(capture, program, backend=name, statistics=statistics, **options))
-        reports = [report for report, _ in compared]
-        if blamed is not None:
-            folders = [blamed / name if len(reports) > 1 else blamed for name in backend]
-            reports = [
-                filch.blame(report, capture, compared_program, folder, limit=limit)
-                for (report, compared_program), folder in zip(compared, folders, strict=True)
-            ]
+                folder = blamed / name if blamed is not None and len(backend) > 1 else blamed
+                reports.append(check.on(name, blamed=folder, statistics=statistics, **options))
     if file is not None:
         reports = [replace(report, reference=factory, notes=(*notes, *report.notes)) for report in reports]
     raise shown.finish(*map(_with_command, reports), as_list=True, view=view)

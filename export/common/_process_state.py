@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from torch._C import _functorch
+
 _TRACE = logging.getLogger("torch.__trace")  # its handler removes itself during torch's first export
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"  # torch sets it to the folder that it chose
 
@@ -14,14 +16,18 @@ _CACHE = "TORCHINDUCTOR_CACHE_DIR"  # torch sets it to the folder that it chose
 def preserve_process_state() -> Iterator[None]:
     """Restore the recursion limit, the handlers of torch's trace log and Inductor's cache folder at the end.
 
+    Transforms of torch.func that were entered and not left, as where tracing fails inside of `vmap`, are left.
+
     Two of torch's changes stay, because code that runs later needs them: `setuptools/_vendor` in `sys.path`, from which
     setuptools imports, and the environment variable `_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR`, which compiled kernels
     read when they are loaded.
     """
     limit, handlers, folder = sys.getrecursionlimit(), [*_TRACE.handlers], os.environ.get(_CACHE)
+    depth = _functorch.get_dynamic_layer_stack_depth()
     try:
         yield
     finally:
+        _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         sys.setrecursionlimit(limit)
         for handler in handlers:
             _TRACE.addHandler(handler)

@@ -102,7 +102,7 @@ def _error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     if not (expected.dtype.is_floating_point or expected.dtype.is_complex):
         return math.inf
     wide = torch.complex128 if expected.dtype.is_complex else torch.float64
-    a, e = actual.to(wide), expected.to(wide)
+    a, e = actual.detach().to(wide), expected.detach().to(wide)
     same = (a == e) | (a.isnan() & e.isnan())
     return float(torch.where(same, 0.0, ((a - e).abs() / (e.abs() + 1)).nan_to_num(nan=math.inf)).max())
 

@@ -1,0 +1,108 @@
+"""Check a model on a backend: the program that torch.export makes of it, and what `torch.compile` makes of the call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from filch.export import ExportError, Program
+from filch.export.backends import CompilesTorch, get_backend
+from filch.steal import Records
+
+from ._blame import blame
+from ._compare_export import compare_with_fallback
+from .common._errors import CompareError
+from .dynamo._compiled_call import compiled_reports
+from .models._subject import Subject
+from .results._report import EAGER_PYTORCH, Report
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """A model with what was recorded and exported of it.
+
+    Attributes:
+        capture: the capture of a call.
+        program: the exported program; None if torch refuses to export the model.
+        compiled: the model and the arguments of the call, which backends that compile torch graphs compile as
+            `torch.compile` does; None if another program is checked than the model as it is.
+        refusal: why torch refuses to export the model.
+    """
+
+    capture: Records
+    program: Program | None
+    compiled: Subject | None
+    refusal: ExportError | None = None
+
+    @classmethod
+    def of(cls, exported: Subject, recorded: Subject) -> "ModelCheck":
+        """Export a model and record a call of it; the two may have inputs of other sizes."""
+        try:
+            program, refusal = exported.export(), None
+        except ExportError as error:
+            program, refusal = None, error
+        return cls(recorded.steal(), program, recorded, refusal)
+
+    def on(
+        self,
+        backend: str,
+        *,
+        blamed: Path | None = None,
+        limit: float | None,
+        options: Mapping[str, Any],
+        **judging: Any,
+    ) -> Report:
+        """Return the report of a backend.
+
+        `torch.compile` compiles another program than torch.export makes: with the inputs that the call changes, other
+        operations, and weights that can be frozen. What is wrong in the exported program is reported first, as its
+        cause can be found; else what is wrong in the compiled call.
+
+        Args:
+            backend: the name of the backend.
+            blamed: the folder to which `blame` writes a repro; None does not call it.
+            limit: see `compare`.
+            options: the options of the backend.
+            **judging: further keyword arguments of `compare`.
+
+        Raises:
+            FilchError: neither can be compared.
+        """
+        exported, used, problem = None, None, ""
+        if self.program is not None:
+            exported, used = compare_with_fallback(
+                self.capture, self.program, backend=backend, limit=limit, options=options, **judging
+            )
+        report = exported
+        if self.compiled is not None and isinstance(get_backend(backend, **options), CompilesTorch):
+            tolerance = judging.get("tolerance")
+            compiled, problem = compiled_reports(self.compiled, backend, options=options, tolerance=tolerance)
+            report = _most_telling(exported, compiled, problem)
+        if report is None:
+            raise self.refusal or CompareError(problem)
+        if blamed is None or used is None or report.reference == EAGER_PYTORCH:
+            return report
+        return blame(report, self.capture, used, blamed, limit=limit)
+
+
+def _most_telling(exported: Report | None, compiled: list[Report], problem: str) -> Report | None:
+    """Return the report that says most: one that differs, else a complete one; None if there is none.
+
+    Args:
+        exported: the report of the exported program; None if the model can't be exported.
+        compiled: those of the graphs of `torch.compile`.
+        problem: why there are no more; `""` otherwise.
+    """
+    wrong = next((report for report in compiled if report.outcome == "different"), None)
+    is_complete = bool(compiled) and not problem and all(report.close for report in compiled)
+    if exported is not None and (exported.outcome == "different" or not (wrong or is_complete)):
+        return replace(exported, notes=(*exported.notes, problem)) if problem else exported
+    if exported is not None and exported.close and wrong is None:
+        return exported
+    found = wrong or next((report for report in compiled if not report.close), next(iter(compiled), None))
+    if found is None:
+        return None
+    notes = [f"torch.compile makes {len(compiled)} graphs of this call"] if len(compiled) > 1 else []
+    if exported is not None:
+        notes.append(f"the program that torch.export makes of the model is {exported.outcome}: this is another one")
+    return replace(found, notes=(*notes, *filter(None, [problem]), *found.notes))
