@@ -177,7 +177,7 @@ def check_command(
     sizes = {name: size for name, (size, *_) in shared.parse_sizes(dim or []).items()}
     from filch.export.backends import get_backend
 
-    from .._check_model import ModelCheck
+    from ..dynamo._check_model import ModelCheck
     from ..models._variants import make_variant
 
     options, is_lower = comparing.arguments, comparing.lower_precision
@@ -199,7 +199,10 @@ def check_command(
             for name in backend:
                 backends.next(name)
                 folder = blamed / name if blamed is not None and len(backend) > 1 else blamed
-                reports.append(check.on(name, blamed=folder, statistics=statistics, **options))
+                report, judged = check.on(name, statistics=statistics, **options)
+                if folder is not None and judged is not None:
+                    report = filch.blame(report, check.capture, judged, folder, limit=comparing.limit)
+                reports.append(report)
     if file is not None:
         reports = [replace(report, reference=factory, notes=(*notes, *report.notes)) for report in reports]
     raise shown.finish(*map(_with_command, reports), as_list=True, view=view)

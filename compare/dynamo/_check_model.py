@@ -2,19 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from filch.export import ExportError, Program
 from filch.export.backends import CompilesTorch, get_backend
 from filch.steal import Records
 
-from ._blame import blame
-from ._compare_export import compare_with_fallback
-from .common._errors import CompareError
-from .dynamo._compiled_call import compiled_reports
-from .models._subject import Subject
-from .results._report import EAGER_PYTORCH, Report
+from .._compare_export import compare_with_fallback
+from ..common._errors import CompareError
+from ..models._subject import Subject
+from ..results._report import EAGER_PYTORCH, Report
+from ._compiled_call import compiled_reports
 
 
 @dataclass(frozen=True)
@@ -43,16 +41,8 @@ class ModelCheck:
             program, refusal = None, error
         return cls(recorded.steal(), program, recorded, refusal)
 
-    def on(
-        self,
-        backend: str,
-        *,
-        blamed: Path | None = None,
-        limit: float | None,
-        options: Mapping[str, Any],
-        **judging: Any,
-    ) -> Report:
-        """Return the report of a backend.
+    def on(self, backend: str, *, options: Mapping[str, Any], **judging: Any) -> tuple[Report, Program | None]:
+        """Return the report of a backend, and the program that it is about; None if that is the compiled call.
 
         `torch.compile` compiles another program than torch.export makes: with the inputs that the call changes, other
         operations, and weights that can be frozen. What is wrong in the exported program is reported first, as its
@@ -60,8 +50,6 @@ class ModelCheck:
 
         Args:
             backend: the name of the backend.
-            blamed: the folder to which `blame` writes a repro; None does not call it.
-            limit: see `compare`.
             options: the options of the backend.
             **judging: further keyword arguments of `compare`.
 
@@ -71,7 +59,7 @@ class ModelCheck:
         exported, used, problem = None, None, ""
         if self.program is not None:
             exported, used = compare_with_fallback(
-                self.capture, self.program, backend=backend, limit=limit, options=options, **judging
+                self.capture, self.program, backend=backend, options=options, **judging
             )
         report = exported
         if self.compiled is not None and isinstance(get_backend(backend, **options), CompilesTorch):
@@ -80,9 +68,7 @@ class ModelCheck:
             report = _most_telling(exported, compiled, problem)
         if report is None:
             raise self.refusal or CompareError(problem)
-        if blamed is None or used is None or report.reference == EAGER_PYTORCH:
-            return report
-        return blame(report, self.capture, used, blamed, limit=limit)
+        return report, used if report.reference != EAGER_PYTORCH else None
 
 
 def _most_telling(exported: Report | None, compiled: list[Report], problem: str) -> Report | None:
