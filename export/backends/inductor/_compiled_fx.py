@@ -1,5 +1,6 @@
 """A torch graph compiled by Inductor, which can run with an observer of its buffers."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,9 +60,10 @@ class CompiledGraph:
     def __init__(self, module: fx.GraphModule, examples: Sequence[Any], config: Mapping[str, Any]) -> None:
         self.codes: list[GeneratedCode] = []
         self.observer: Observer | None = None
-        self._source = module.graph
+        own = fx.GraphModule(module, copy.deepcopy(module.graph))  # Inductor's first passes change the graph
+        self._source = own.graph
         try:
-            self._call = self._compiled(module, examples, {**config, **_PROVENANCE})
+            self._call = self._compiled(own, examples, {**config, **_PROVENANCE})
         except Exception as error:  # Inductor raises errors of all types
             from torch._dynamo.exc import RestartAnalysis  # noqa: PLC0415  loaded by now
 

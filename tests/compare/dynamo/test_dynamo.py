@@ -208,6 +208,32 @@ def _rounding_otherwise(module, inputs):
     return lambda *values: tuple(value * factor for value in module.forward(*values))
 
 
+def _with_sigmoid(graph):
+    """Change a graph in place, as passes do before a graph is lowered."""
+    for node in graph.nodes:
+        if node.target in (torch.tanh, "tanh"):
+            node.op, node.target = "call_function", torch.sigmoid
+
+
+def _changing(module, inputs):
+    _with_sigmoid(module.graph)
+    module.recompile()
+    return module.forward
+
+
+@pytest.mark.parametrize("inner", [_changing, "inductor"])
+def test_a_compiler_that_changes_the_graph_does_not_change_its_reference(inner, monkeypatch):
+    """What runs in eager PyTorch is the graph as Dynamo made it."""
+    if inner == "inductor":
+        monkeypatch.setattr("torch._inductor.config.pre_grad_custom_pass", _with_sigmoid)
+    reports = []
+
+    _compiled(Sum().requires_grad_(False), inner=inner, correctness_report=reports)(_input())
+
+    assert [report.outcome for report in reports] == ["different"]
+    assert reports[0].first_divergence.op == "tanh"
+
+
 def test_the_observers_effect_is_said():
     """A compiler returns other numbers if more values are returned: the report has the observer effect."""
     reports = []
