@@ -1,6 +1,5 @@
 """`torch.compile(model, backend="filch")`: compile with another compiler and check each graph."""
 
-import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from torch import fx
 from torch._dynamo import list_backends, lookup_backend
 
 from filch.export.backends import BackwardRun, Compiled, CompilesTorch, backend_names, get_backend
+from filch.export.evaluation._devices import changed_copy
 
 from ..common._errors import CompareError
 from ..metrics._tolerance import default_tolerance
@@ -59,7 +59,7 @@ def filch(
         return _by_backend(backend_name, module, inputs, name=name, settings=settings, drawings=drawings)
     _draw(drawings, module, None)
     compiler = _compiler(settings)
-    run = compiler(fx.GraphModule(module, copy.deepcopy(module.graph)), inputs)  # a compiler may change the graph
+    run = compiler(changed_copy(module), inputs)  # it may change the graph, which is the reference
     check = GraphCheck(name, module, run, compiler, _compiler_name(settings), tolerance=settings.tolerance)
     return _checked(run, check.report, settings)
 

@@ -50,8 +50,11 @@ def _move_buffers(module: fx.GraphModule, device: torch.device) -> None:
             _move_buffers(child, device)
 
 
-def changed_copy(module: fx.GraphModule, change: Callable[[fx.Node], None]) -> fx.GraphModule:
-    """Copy a graph module and those in it (branches, loop bodies), and call `change` with each node of the copies."""
+def changed_copy(module: fx.GraphModule, change: Callable[[fx.Node], None] = lambda _: None) -> fx.GraphModule:
+    """Copy a graph module and those in it (branches, loop bodies), and call `change` with each node of the copies.
+
+    The copies have the same weights.
+    """
     copied = fx.GraphModule(module, copy.deepcopy(module.graph))
     keep_names(copied.graph, module.graph)
     for node in copied.graph.nodes:

@@ -1,6 +1,5 @@
 """A torch graph compiled by Inductor, which can run with an observer of its buffers."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from torch import fx
 from ..._errors import BackendError, reason
 from ...common._process_state import preserve_process_state
 from ...common._quiet import quiet
+from ...evaluation._devices import changed_copy
 from ._buffer_map import BufferMap
 from ._kernels import Call, LoweredGraph, record_lowering
 from ._wrapper import Observe, instrument
@@ -60,7 +60,7 @@ class CompiledGraph:
     def __init__(self, module: fx.GraphModule, examples: Sequence[Any], config: Mapping[str, Any]) -> None:
         self.codes: list[GeneratedCode] = []
         self.observer: Observer | None = None
-        own = fx.GraphModule(module, copy.deepcopy(module.graph))  # Inductor's first passes change the graph
+        own = changed_copy(module)  # Inductor's first passes change the graph that they are given
         self._source = own.graph
         try:
             self._call = self._compiled(own, examples, {**config, **_PROVENANCE})
