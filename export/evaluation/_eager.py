@@ -67,6 +67,8 @@ def node_values(
 ) -> dict[str, torch.Tensor]:
     """Run a functional graph; return the tensors that its nodes compute, on the CPU, by the names of the nodes.
 
+    Uninitialized memory is left out: a later operation may write to it, as random numbers of a given shape are drawn.
+
     Args:
         module: the graph.
         inputs: its inputs; the graph may write to them.
@@ -77,7 +79,8 @@ def node_values(
     class Recording(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             value = super().run_node(n)
-            if n.op == "call_function" and isinstance(value, torch.Tensor) and (wanted is None or n.name in wanted):
+            is_wanted = (wanted is None or n.name in wanted) and not is_uninitialized(n)
+            if n.op == "call_function" and isinstance(value, torch.Tensor) and is_wanted:
                 values[n.name] = value.detach().cpu()
             return value
 

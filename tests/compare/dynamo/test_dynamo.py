@@ -233,6 +233,21 @@ def test_a_compiler_that_changes_the_graph_does_not_change_its_reference(inner):
     assert reports[0].first_divergence.op == "tanh"
 
 
+def test_memory_that_random_numbers_are_drawn_into_is_not_judged():
+    """Dropout of channels copies uninitialized memory, into which PyTorch's own function then draws."""
+    reports = []
+
+    def drop(x):
+        return torch.nn.functional.dropout1d(torch.tanh(x), 0.4, training=True) + 1
+
+    with torch._inductor.config.patch(fallback_random=True):  # noqa: SLF001
+        torch.compile(drop, backend="filch", options={"correctness_report": reports})(torch.randn(2, 12, 6))
+
+    kernels = [row for row in reports[0].rows if row.stage == "compiled" and row.kind != "output"]
+    assert [row.judged for row in kernels] == [False, True]
+    assert reports[0].close
+
+
 def test_the_observers_effect_is_said():
     """A compiler returns other numbers if more values are returned: the report has the observer effect."""
     reports = []
