@@ -1,12 +1,13 @@
 """Ask Filch about bugs that others reported, each inside a model of several layers, and about a control of each.
 
 Each question is answered in a process of its own, with a limit of time; what was answered is kept in a folder, and
-asked again only if the case or a version has changed.
+asked again only if the case, Filch or a version of a package has changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import subprocess
@@ -15,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,17 @@ MIN_FLAGGED, MIN_PLACED, MIN_BLAMED = 0.95, 0.85, 0.8
 Answer = dict[str, Any]
 
 
+@functools.cache
+def state() -> str:
+    """Return what tells the code of Filch and the versions of packages that an answer depends on."""
+    root = Path(str(find_spec("filch").origin)).parent  # type: ignore[union-attr]
+    sources = sorted(path for room in ("steal", "export", "compare") for path in (root / room).rglob("*.py"))
+    digest = hashlib.sha256(repr([version(name) for name in PACKAGES]).encode())
+    for path in sources:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def cases(names: Sequence[str]) -> list[Path]:
     """Return the files of the cases, all or those whose names contain one of some texts."""
     paths = sorted(path for folder in FOLDERS for path in (HERE / folder).glob("*.py"))
@@ -40,7 +53,7 @@ def cases(names: Sequence[str]) -> list[Path]:
 
 def answer(path: Path, bug: Any, way: str, command: str, *, limit: int, results: Path) -> Answer:
     """Return what Filch says of a case, from an earlier run if nothing has changed since."""
-    key = hashlib.sha256(path.read_bytes() + repr([version(name) for name in PACKAGES]).encode()).hexdigest()
+    key = hashlib.sha256(path.read_bytes() + state().encode()).hexdigest()
     kept = results / f"{path.parent.name}.{path.stem}.{way}.{command}.json"
     if kept.exists() and (known := json.loads(kept.read_text()))["key"] == key:
         found: Answer = known["answer"]

@@ -157,6 +157,7 @@ class CompiledValues(Rule):
         return verdict
 
 
+_UNPROMOTED = {torch.uint16, torch.uint32, torch.uint64}  # which torch compares with no other dtype
 # The first rule with an answer decides. A rule may ask those after it, also about another pair.
 RULES: Sequence[type[Rule]] = (
     ByTolerance,
@@ -198,7 +199,7 @@ class Judge:
         spread: torch.Tensor | None = None,
         **known: Any,
     ) -> RoundingVerdict | None:
-        """Return the verdict on a value; None if there is no float64 value to compare it with.
+        """Return the verdict on a value; None if there is no float64 value to compare it with, or torch can't do that.
 
         Call it for each value in the order of execution, after `RunFacts.record`: a value may be judged by what float64
         computes from other decisions than those of the model (see `Decisions`), if the run has made them.
@@ -214,6 +215,10 @@ class Judge:
         exported_name, float64 = self.facts.run.exported_name(name), self.facts.float64
         known["is_decision"] = float64.decides(exported_name, tensor)
         exact = float64.get(exported_name)
+        tensors = (tensor, reference, None if exact is None else exact.value)
+        dtypes = {item.dtype for item in tensors if item is not None}
+        if len(dtypes) > 1 and dtypes & _UNPROMOTED:
+            return None
         return self._judge(0, Pair(name, exported_name, node, tensor, reference, exact, spread, **known))
 
     def _judge(self, position: int, pair: Pair) -> RoundingVerdict | None:
