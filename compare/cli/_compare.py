@@ -177,6 +177,7 @@ def check_command(
     sizes = {name: size for name, (size, *_) in shared.parse_sizes(dim or []).items()}
     from filch.export.backends import get_backend
 
+    from .._blame import blame
     from ..dynamo._check_model import ModelCheck
     from ..models._variants import make_variant
 
@@ -201,7 +202,7 @@ def check_command(
                 folder = blamed / name if blamed is not None and len(backend) > 1 else blamed
                 report, judged = check.on(name, statistics=statistics, **options)
                 if folder is not None and judged is not None:
-                    report = filch.blame(report, check.capture, judged, folder, limit=comparing.limit)
+                    report = blame(report, check.capture, judged, folder, limit=comparing.limit)
                 reports.append(report)
     if file is not None:
         reports = [replace(report, reference=factory, notes=(*notes, *report.notes)) for report in reports]

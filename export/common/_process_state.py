@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from torch._C import _functorch
+from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAccessIssue]  torch declares no stubs
 
 _TRACE = logging.getLogger("torch.__trace")  # its handler removes itself during torch's first export
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"  # torch sets it to the folder that it chose
@@ -16,7 +16,8 @@ _CACHE = "TORCHINDUCTOR_CACHE_DIR"  # torch sets it to the folder that it chose
 def preserve_process_state() -> Iterator[None]:
     """Restore the recursion limit, the handlers of torch's trace log and Inductor's cache folder at the end.
 
-    Transforms of torch.func that were entered and not left, as where tracing fails inside of `vmap`, are left.
+    Transforms of torch.func that were entered and not left, as where tracing fails inside of `vmap`, are left, and
+    hooks of saved tensors, which these disable, are as before.
 
     Two of torch's changes stay, because code that runs later needs them: `setuptools/_vendor` in `sys.path`, from which
     setuptools imports, and the environment variable `_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR`, which compiled kernels
@@ -24,10 +25,13 @@ def preserve_process_state() -> Iterator[None]:
     """
     limit, handlers, folder = sys.getrecursionlimit(), [*_TRACE.handlers], os.environ.get(_CACHE)
     depth = _functorch.get_dynamic_layer_stack_depth()
+    disabled = _autograd._saved_tensors_hooks_get_disabled_error_message()  # noqa: SLF001  as torch.func does
     try:
         yield
     finally:
         _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        if disabled is None:
+            _autograd._saved_tensors_hooks_enable()  # noqa: SLF001
         sys.setrecursionlimit(limit)
         for handler in handlers:
             _TRACE.addHandler(handler)

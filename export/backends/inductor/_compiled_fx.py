@@ -9,7 +9,6 @@ from torch import fx
 from ..._errors import BackendError, reason
 from ...common._process_state import preserve_process_state
 from ...common._quiet import quiet
-from ...evaluation._devices import changed_copy
 from ._buffer_map import BufferMap
 from ._kernels import Call, LoweredGraph, record_lowering
 from ._wrapper import Observe, instrument
@@ -45,7 +44,7 @@ class CompiledGraph:
     An observed run uses the same compiled kernels: nothing is compiled again or fused differently.
 
     Args:
-        module: a graph with flat inputs and flat outputs.
+        module: a graph with flat inputs and flat outputs; Inductor's first passes change it.
         examples: the inputs, or tensors like them.
         config: Inductor's settings, by its own names.
 
@@ -60,10 +59,9 @@ class CompiledGraph:
     def __init__(self, module: fx.GraphModule, examples: Sequence[Any], config: Mapping[str, Any]) -> None:
         self.codes: list[GeneratedCode] = []
         self.observer: Observer | None = None
-        own = changed_copy(module)  # Inductor's first passes change the graph that they are given
-        self._source = own.graph
+        self._source = module.graph
         try:
-            self._call = self._compiled(own, examples, {**config, **_PROVENANCE})
+            self._call = self._compiled(module, examples, {**config, **_PROVENANCE})
         except Exception as error:  # Inductor raises errors of all types
             from torch._dynamo.exc import RestartAnalysis  # noqa: PLC0415  loaded by now
 

@@ -12,6 +12,7 @@ from torch import fx
 
 from ..._errors import BackendError
 from ...common._copies import copy_tensors
+from ...evaluation._devices import changed_copy
 from ...evaluation._eager import node_values
 from ...graph._graph import Graph
 from .._backend import BackwardRun, Compiled, ReferenceLookup, Values
@@ -191,7 +192,7 @@ class KernelGraphs:
         key = (bool(settings.get("triton.cudagraphs")), *(() if self._task.guarded else map(_guarded, arguments)))
         if key not in self._graphs:
             with torch.set_grad_enabled(self._task.gradients), self._options.reductions():
-                self._graphs[key] = CompiledGraph(self._module, arguments, settings)
+                self._graphs[key] = CompiledGraph(changed_copy(self._module), arguments, settings)
         return self._graphs[key]
 
     def _copy_inputs(self, values: Sequence[Any]) -> list[Any]:
