@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from filch.export import ExportError, Program
+from filch.export import BackendError, ExportError, Program
 from filch.export.backends import CompilesTorch, get_backend
-from filch.steal import Records
+from filch.steal import FilchError, Records
 
 from .._compare_export import compare_with_fallback
 from ..common._errors import CompareError
 from ..models._subject import Subject
 from ..results._report import EAGER_PYTORCH, Report
-from ._compiled_call import compiled_reports
+from ._compiled_call import CompiledCall
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ModelCheck:
     capture: Records
     program: Program | None
     compiled: Subject | None
-    refusal: ExportError | None = None
+    refusal: FilchError | None = None
 
     @classmethod
     def of(cls, exported: Subject, recorded: Subject) -> "ModelCheck":
@@ -56,39 +56,46 @@ class ModelCheck:
         Raises:
             FilchError: neither can be compared.
         """
-        exported, used, problem = None, None, ""
-        if self.program is not None:
-            exported, used = compare_with_fallback(
-                self.capture, self.program, backend=backend, options=options, **judging
-            )
+        exported, used, error = None, None, self.refusal
+        try:
+            if self.program is not None:
+                exported, used = compare_with_fallback(
+                    self.capture, self.program, backend=backend, options=options, **judging
+                )
+        except BackendError as rejection:
+            error = rejection
         report = exported
-        if self.compiled is not None and isinstance(get_backend(backend, **options), CompilesTorch):
-            tolerance = judging.get("tolerance")
-            compiled, problem = compiled_reports(self.compiled, backend, options=options, tolerance=tolerance)
-            report = _most_telling(exported, compiled, problem)
+        is_wrong = exported is not None and exported.outcome == "different"
+        if self.compiled is not None and not is_wrong and isinstance(get_backend(backend, **options), CompilesTorch):
+            call = CompiledCall(self.compiled, backend, options, judging.get("tolerance"))
+            report = _with_call(exported, call)
         if report is None:
-            raise self.refusal or CompareError(problem)
+            raise error or CompareError("there is no program to compare")
         return report, used if report.reference != EAGER_PYTORCH else None
 
 
-def _most_telling(exported: Report | None, compiled: list[Report], problem: str) -> Report | None:
-    """Return the report that says most: one that differs, else a complete one; None if there is none.
+def _with_call(exported: Report | None, call: CompiledCall) -> Report | None:
+    """Return the report that says most of a program and a call: one that differs, else a complete one; None for none.
+
+    Of a call that is close, beside a program that is, there is no report: it would hold the values of all its graphs.
 
     Args:
-        exported: the report of the exported program; None if the model can't be exported.
-        compiled: those of the graphs of `torch.compile`.
-        problem: why there are no more; `""` otherwise.
+        exported: the report of the exported program, which does not differ; None if there is none.
+        call: the compiled call.
     """
-    wrong = next((report for report in compiled if report.outcome == "different"), None)
-    is_complete = bool(compiled) and not problem and all(report.close for report in compiled)
-    if exported is not None and (exported.outcome == "different" or not (wrong or is_complete)):
-        return replace(exported, notes=(*exported.notes, problem)) if problem else exported
-    if exported is not None and exported.close and wrong is None:
+    if exported is not None and call.obstacle:
+        return replace(exported, notes=(*exported.notes, call.obstacle))
+    if exported is not None and exported.close and call.is_close():
         return exported
-    found = wrong or next((report for report in compiled if not report.close), next(iter(compiled), None))
+    reports, problem = call.reports()
+    wrong = next((report for report in reports if report.outcome == "different"), None)
+    is_complete = bool(reports) and not problem and all(report.close for report in reports)
+    if exported is not None and wrong is None and (exported.close or not is_complete):
+        return replace(exported, notes=(*exported.notes, problem)) if problem else exported
+    found = wrong or next((report for report in reports if not report.close), next(iter(reports), None))
     if found is None:
         return None
-    notes = [f"torch.compile makes {len(compiled)} graphs of this call"] if len(compiled) > 1 else []
+    notes = [f"torch.compile makes {len(reports)} graphs of this call"] if len(reports) > 1 else []
     if exported is not None:
         notes.append(f"the program that torch.export makes of the model is {exported.outcome}: this is another one")
     return replace(found, notes=(*notes, *filter(None, [problem]), *found.notes))

@@ -1,43 +1,84 @@
 """Check what `torch.compile` makes of one call of a model."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from filch.steal import phase
 
 from ..common._errors import reason_of
-from ..metrics._tolerance import ToleranceOption
+from ..metrics._metrics import compare_tensors
+from ..metrics._tolerance import ToleranceOption, given_limits
 from ..models._state import ModelState
 from ..models._subject import Subject
 from ..results._report import Report
 from ._backend import filch
+from ._options import DynamoOptions
 
 
-def compiled_reports(
-    subject: Subject, backend: str, *, options: Mapping[str, Any], tolerance: ToleranceOption
-) -> tuple[list[Report], str]:
-    """Return a report for each graph that `torch.compile` makes of a call without gradients, and why there is none.
+@dataclass(frozen=True)
+class CompiledCall:
+    """One call of a model without gradients, as `torch.compile` compiles it.
 
     The model is compiled as it is, with its inputs as they are: what they share, their strides and offsets, and what
     the call writes to them. Its buffers are not changed.
 
-    Args:
+    Attributes:
         subject: the model and its arguments.
         backend: the backend that compiles the graphs; see `DynamoOptions.inner`.
-        options: further `DynamoOptions`.
+        options: the options of the backend.
         tolerance: see `compare`.
     """
-    reports: list[Report] = []
-    settings = {**options, "inner": backend, "correctness_report": reports, "tolerance": tolerance}
-    compiled = torch.compile(subject.model, backend=partial(filch, options=settings))
-    args, kwargs = copy.deepcopy((subject.args, dict(subject.kwargs)))  # keeps how tensors share memory
-    try:
-        with phase("torch.compile"), ModelState(subject.model).restored(), torch.no_grad():
-            compiled(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001  Dynamo and compilers raise errors of all types
-        return reports, f"torch.compile fails on this call: {reason_of(error)}"
-    return reports, "" if reports else "torch.compile finds nothing to compile in this call"
+
+    subject: Subject
+    backend: str
+    options: Mapping[str, Any]
+    tolerance: ToleranceOption
+
+    @property
+    def obstacle(self) -> str:
+        """Why the call can't be checked: an option that is not among `DynamoOptions`; `""` if it can."""
+        others = sorted(self.options.keys() - {item.name for item in fields(DynamoOptions)})
+        return f"the compiled call is not checked with the option {', '.join(others)}" if others else ""
+
+    def is_close(self) -> bool:
+        """Return whether the call returns, and writes to its inputs, what it does in eager PyTorch, by the tolerance.
+
+        It keeps no value of the graphs in memory. False also if the call fails.
+        """
+        try:
+            expected, actual = self._tensors_of(self.subject.model), self._tensors_of(self._compiled(report=False))
+        except Exception:  # noqa: BLE001  the reports say which
+            return False
+        limits = given_limits(self.tolerance)
+        pairs = zip(actual, expected, strict=False)
+        return len(actual) == len(expected) and all(compare_tensors(*pair, tolerance=limits).close for pair in pairs)
+
+    def reports(self) -> tuple[list[Report], str]:
+        """Return a report for each graph that `torch.compile` makes of the call, and why there is none."""
+        reports: list[Report] = []
+        try:
+            self._tensors_of(self._compiled(report=reports))
+        except Exception as error:  # noqa: BLE001  Dynamo and compilers raise errors of all types
+            return reports, f"torch.compile fails on this call: {reason_of(error)}"
+        return reports, "" if reports else "torch.compile finds nothing to compile in this call"
+
+    def _compiled(self, *, report: bool | list[Report]) -> Callable[..., Any]:
+        """Return the compiled model; with a list, each graph is checked at its first call."""
+        more = {"inner": self.backend, "correctness_report": report, "tolerance": self.tolerance}
+        compiled: Callable[..., Any] = torch.compile(
+            self.subject.model, backend=partial(filch, options={**self.options, **more})
+        )
+        return compiled
+
+    def _tensors_of(self, function: Callable[..., Any]) -> list[torch.Tensor]:
+        """Call a function on copies of the arguments; return the tensors of its result and the arguments afterwards."""
+        args, kwargs = copy.deepcopy((self.subject.args, dict(self.subject.kwargs)))  # keeps how tensors share memory
+        with phase("torch.compile"), ModelState(self.subject.model).restored(), torch.no_grad():
+            result = function(*args, **kwargs)
+        return [item for item in pytree.tree_leaves((result, args, kwargs)) if isinstance(item, torch.Tensor)]

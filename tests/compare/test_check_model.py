@@ -1,12 +1,16 @@
 """A check on Inductor judges what torch.compile compiles: inputs that are written to, and what can't be exported."""
 
+import copy
 import json
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional
 
+from filch.compare.dynamo._compiled_call import CompiledCall
+from filch.export import BackendError
+from filch.export.backends.inductor._backend import InductorBackend
 from support.processes.commands import run
 
 
@@ -32,6 +36,22 @@ class _Forces(nn.Module):
     def forward(self, x):
         x = self.inner(x)
         return torch.tanh(self.outer(x + torch.func.vmap(torch.func.grad(lambda row: (row * row).sum()))(x)))
+
+
+class _Plain(nn.Module):
+    """Has nothing that torch.export leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.outer(torch.tanh(self.inner(x)))
+
+
+def plain():
+    torch.manual_seed(0)
+    return _Plain().eval(), (torch.randn(4, 6),)
 
 
 def stateful():
@@ -76,6 +96,63 @@ def test_a_wrong_lowering_is_named(tmp_path, factory, wrong_tanh):
     wrong = [row for row in report["rows"] if row["status"] == "different"]
     assert (code, report["outcome"]) == (1, "different")
     assert "tanh" in wrong[0]["op"] and wrong[0]["source"].split(":")[0].endswith("test_check_model.py")
+
+
+@pytest.fixture
+def wrong_call(monkeypatch):
+    """Compile a sigmoid in place of tanh, but only for graphs of Dynamo."""
+    right = InductorBackend.compile_graph
+
+    def compile_graph(backend, module, inputs):
+        other = fx.GraphModule(module, copy.deepcopy(module.graph))
+        for node in other.graph.nodes:
+            node.target = torch.sigmoid if node.target is torch.tanh else node.target
+        other.recompile()
+        return right(backend, other, inputs)
+
+    monkeypatch.setattr(InductorBackend, "compile_graph", compile_graph)
+
+
+def test_a_call_that_is_wrong_beside_a_program_that_is_right_is_named(tmp_path, wrong_call):
+    """The report says that it is about another program."""
+    code, report = _check("plain", tmp_path)
+
+    assert (code, report["outcome"]) == (1, "different")
+    assert next(row for row in report["rows"] if row["status"] == "different")["op"] == "tanh"
+    assert any("the program that torch.export makes of the model is close" in note for note in report["notes"])
+
+
+def test_a_clean_call_takes_one_more_compilation_and_no_report(tmp_path, monkeypatch):
+    """A report would hold the values of all its graphs in memory, in float64, too."""
+    compiled = []
+    monkeypatch.setattr(CompiledCall, "reports", lambda call: pytest.fail("it is close"))
+    right = InductorBackend.compile_graph
+    monkeypatch.setattr(InductorBackend, "compile_graph", lambda *given: (compiled.append(1), right(*given))[1])
+
+    code, report = _check("plain", tmp_path)
+
+    assert (code, report["outcome"], len(compiled)) == (0, "close", 1)
+
+
+def test_a_call_with_an_option_of_the_backend_alone_is_not_checked(tmp_path):
+    """`torch.compile` has no device; the report says so, and not that torch.compile fails."""
+    code, report = _check("plain", tmp_path, "--option", "device=cpu")
+
+    assert (code, report["outcome"]) == (0, "close")
+    assert "the compiled call is not checked with the option device" in report["notes"]
+
+
+def test_a_program_that_the_backend_rejects_leaves_the_call(tmp_path, monkeypatch):
+    """As a model that torch.export refuses does."""
+
+    def reject(*_, **__):
+        raise BackendError("it can't be compiled")
+
+    monkeypatch.setattr(InductorBackend, "compile", reject)
+
+    code, report = _check("plain", tmp_path)
+
+    assert (code, report["outcome"]) == (0, "close") and report["reference"] == "eager PyTorch"
 
 
 def test_a_model_that_can_not_be_exported_is_an_error_elsewhere(capsys):
