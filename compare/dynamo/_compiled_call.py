@@ -9,16 +9,20 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from filch.steal import phase
+from filch.steal import Key, phase
 
 from ..common._errors import reason_of
+from ..float64._verdict import SUSPICIOUS
 from ..metrics._metrics import compare_tensors
 from ..metrics._tolerance import ToleranceOption, given_limits
 from ..models._state import ModelState
 from ..models._subject import Subject
 from ..results._report import Report
+from ..runs._measured_levels import measured_levels
 from ._backend import filch
 from ._options import DynamoOptions
+
+_CALL = Key("", 0, "V")  # names what the call computes
 
 
 @dataclass(frozen=True)
@@ -47,17 +51,33 @@ class CompiledCall:
         return f"the compiled call is not checked with the option {', '.join(others)}" if others else ""
 
     def is_close(self) -> bool:
-        """Return whether the call returns, and writes to its inputs, what it does in eager PyTorch, by the tolerance.
+        """Return whether the call returns, and writes to its inputs, what it does in eager PyTorch.
 
-        It keeps no value of the graphs in memory. False also if the call fails.
+        What exceeds the tolerance is judged by its rounding level, as in `diff`. No value of the graphs is kept in
+        memory. False also if the call fails.
         """
         try:
             expected, actual = self._tensors_of(self.subject.model), self._tensors_of(self._compiled(report=False))
         except Exception:  # noqa: BLE001  the reports say which
             return False
+        if len(actual) != len(expected):
+            return False
         limits = given_limits(self.tolerance)
-        pairs = zip(actual, expected, strict=False)
-        return len(actual) == len(expected) and all(compare_tensors(*pair, tolerance=limits).close for pair in pairs)
+        close = [compare_tensors(*pair, tolerance=limits).close for pair in zip(actual, expected, strict=True)]
+        if all(close) or self.tolerance is not None:
+            return all(close)
+        levels, _ = measured_levels(self._put, {_CALL: expected})
+        judged = (levels.get(f"{_CALL.label}[{index}]") for index in range(len(expected)))
+        triples = zip(close, judged, expected, actual, strict=True)
+        return all(
+            known or (level is not None and level.reliable and level.ratio(value, other) <= SUSPICIOUS)
+            for known, level, value, other in triples
+        )
+
+    def _put(self, put: Callable[[Key, str, torch.Tensor], None]) -> None:
+        """Call the model, and pass on its results and the arguments afterwards."""
+        for index, tensor in enumerate(self._tensors_of(self.subject.model)):
+            put(_CALL, f"[{index}]", tensor)
 
     def reports(self) -> tuple[list[Report], str]:
         """Return a report for each graph that `torch.compile` makes of the call, and why there is none."""

@@ -1,11 +1,12 @@
 """Measure the rounding levels of the values of a dump, with one of them in memory at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
 import torch
 
-from filch.steal import Key, Records, tensors
+from filch.steal import Key, tensors
 from filch.steal.values._raw import no_modes_or_grad
 
 from ..common._errors import reason_of
@@ -15,7 +16,7 @@ from ._mode import Float64Mode
 _Put = Callable[[Key, str, torch.Tensor], None]
 
 
-def measured_levels(run: Callable[[_Put], object], records: Records) -> tuple[dict[str, StoredLevel], str]:
+def measured_levels(run: Callable[[_Put], object], records: Mapping[Any, Any]) -> tuple[dict[str, StoredLevel], str]:
     """Run a function in float64 without and with noise, and return the rounding levels of recorded values.
 
     The random number state is restored at the end.
@@ -23,7 +24,7 @@ def measured_levels(run: Callable[[_Put], object], records: Records) -> tuple[di
     Args:
         run: runs the code that the records are of. It passes on each tensor that it computes with the key of the record
             and the path in it; of several with the same place, the last one counts.
-        records: what the code has computed by itself.
+        records: what the code has computed by itself, by key.
 
     Returns:
         the levels by the label of the record's key and the path of the tensor; and why values have none, or `""`.
