@@ -9,6 +9,7 @@ import torch
 
 from filch.export import BackendError, Graph, Node, Program
 from filch.export.backends import Backend, Compiled, Stage
+from filch.export.backends._unrolled import with_inlined
 from filch.steal import Records, phase
 
 from ..common._errors import CompareError
@@ -118,7 +119,8 @@ def prepare(
         with phase(f"{stage} graph: compiling"):
             compiled_stage = attempt(compile_stage, failed, required=not compiled)
         if compiled_stage is not None:
-            compiled[stage] = compiled_stage
+            inlines = optimize and written is not program
+            compiled[stage] = with_inlined(compiled_stage, program.graph) if inlines else compiled_stage
     lower = options.lower_precision
     lowered: dict[Stage, Lowered | None] = {}
     wanted: dict[Stage, frozenset[str]] = {}

@@ -22,14 +22,14 @@ _LARGE = 2**24  # larger weights are in a separate file, so that an observed gra
 
 
 def in_folder(compile_in: Callable[[Path], Compiled]) -> Compiled:
-    """Call `compile_in` with a new temporary folder, which is removed when the result is no longer referenced."""
+    """Call `compile_in` with a new temporary folder, which is removed when its handle is no longer referenced."""
     scratch = Scratch()
     try:
         compiled = compile_in(scratch.path)
     except BaseException:
         scratch.remove()
         raise
-    weakref.finalize(compiled, scratch.remove)
+    weakref.finalize(compiled.handle, scratch.remove)
     return compiled
 
 

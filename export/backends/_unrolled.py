@@ -1,5 +1,7 @@
 """Run the nodes in branches, loops and functions one by one, instead of the nodes that run these."""
 
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -8,15 +10,19 @@ import onnx_ir as ir
 from .._errors import BackendError
 from ..exporting._infer import infer_types
 from ..graph._from_onnx import graph_from_onnx
+from ..graph._graph import Graph
 from ..graph._sizes import value_sizes
 from ..onnx_files._ranks import check_ranks
 from ..program._bodies import Bodies, has_bodies, runs_of
 from ..program._program import Program
-from ._backend import Backend, Values
+from ._backend import Backend, Compiled, Values
 
 _MOST_NODES = 4096  # that are added, besides one copy of each: 2 ms each; a session of a segment has at most so many
 _MOST_BYTES = 2**30  # of all values; with more, further iterations of loops are not added
 _DEEPEST = 16  # levels of graphs in graphs
+# ONNX Runtime puts a branch in place of an `If` whose condition is constant; a token makes a name unique.
+_INLINED = re.compile(r"_if_(then|else)_branch_(.+?)(_token_\d+)?")
+_BRANCHES = re.compile(r".*/(then|else)_branch/(.+)")
 
 
 def unrolled(program: Program, backend: Backend, calls: Sequence[Values]) -> tuple[Program, tuple[str, ...]]:
@@ -142,3 +148,22 @@ def _runs(
     except BackendError:
         return []
     return [{runs_of(node, values) for values in results} for node in nodes]
+
+
+def with_inlined(compiled: Compiled, exported: Graph) -> Compiled:
+    """Return a compiled program with the unrolled names of the values of branches that the backend has inlined.
+
+    Args:
+        compiled: what a backend made of a program with branches.
+        exported: the graph of the unrolled program.
+    """
+    inside = defaultdict[tuple[str, str], list[str]](list)
+    for name in exported.producer:
+        if match := _BRANCHES.fullmatch(name):
+            inside[match[1], match[2]].append(name)
+    aliases = dict(compiled.value_aliases)
+    for name in compiled.graph.producer:
+        # Of two branches with the same names, it is not known which one this is.
+        if (match := _INLINED.fullmatch(name)) and len(values := inside[match[1], match[2]]) == 1:
+            aliases.setdefault(name, values[0])
+    return replace(compiled, value_aliases=aliases)

@@ -407,3 +407,28 @@ def test_bodies_of_exported_models_are_judged_by_eager_pytorch_and_float64(make,
     assert wrong.first_divergence is not None
     assert wrong.first_divergence.node.endswith(f"/{node}")
     assert wrong.changed_weights == ("linear.bias",)
+
+
+INLINED = """<ir_version: 10, opset_import: ["": 18]>
+agraph (float[4,3] h) => (float[4,3] y) <bool yes = {1}> {
+    inner = If(yes) <
+        then_branch = yes_branch () => (float[4,3] c) {
+            a = Cos(h)
+            b = Add(a, h)
+            c = Tanh(b)
+        },
+        else_branch = no_branch () => (float[4,3] d) { d = Sin(h) }
+    >
+    y = Mul(inner, inner)
+}"""
+
+
+def test_a_branch_that_the_runtime_inlines_is_judged():
+    """ONNX Runtime puts a branch in place of an `If` with a constant condition, and renames its values."""
+    model = parser.parse_model(INLINED)
+
+    report = compare_programs(model, model)
+    rows = [row for row in report.rows if row.stage == "compiled" and row.kind == "node"]
+
+    assert len(rows) == 4
+    assert not [str(row) for row in rows if not row.judged]
