@@ -20,7 +20,7 @@ XDIST := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-newest test-fleet fuzz lint fix docs coverage bench museum gpu clean \
+.PHONY: help demo test test-newest test-fleet fuzz lint fix docs coverage bench museum corpus gpu clean \
 	test-page lint-page fix-page test-no-page lint-no-page fix-no-page
 
 help: ## list the targets
@@ -73,6 +73,9 @@ bench: $(VENV)/.installed-test ## repeat the measurements of docs/evidence.md
 
 museum: $(VENV)/.installed-test ## ask about bugs that others reported; answers that are known are kept
 	$(BIN)/python benchmarks/museum $(ARGS)
+
+corpus: $(VENV)/.installed-test ## ask about published ONNX files and pairs; answers that are known are kept
+	$(BIN)/python benchmarks/corpus $(ARGS)
 
 # With another BIN, the packages that are there are used, and nothing is installed.
 gpu: $(if $(filter $(VENV)/bin,$(BIN)),$(VENV)/.installed-test) ## run the tests and benchmarks for a GPU, and write benchmarks/GPU.md
