@@ -1,4 +1,4 @@
-"""`Pair`: two published implementations of a model, and which weights of the second one are made of which of the first."""
+"""`Pair`: two published implementations of a model, and how weights of the second are made of those of the first."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -65,7 +65,7 @@ def renamed(state: State, *rules: tuple[str, str | None]) -> dict[str, Tensor]:
 
 
 def joined(state: State, pattern: str, parts: tuple[str, ...], name: str) -> dict[str, Tensor]:
-    """Return weights of which some are joined: those whose names have a part in place of `#` in a regular expression."""
+    """Return weights of which some are joined: those whose names have one of `parts` in place of `#` in a pattern."""
     found = dict(state)
     for key in [key for key in state if re.fullmatch(pattern.replace("#", parts[0]), key)]:
         start = key.rpartition(parts[0])

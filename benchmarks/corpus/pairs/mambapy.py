@@ -15,6 +15,7 @@ class LanguageModel(nn.Module):
     """Mamba with words before it, and a norm and logits after it."""
 
     def __init__(self) -> None:
+        """Make layers with fresh weights."""
         super().__init__()
         from mambapy.mamba import Mamba, MambaConfig, RMSNorm
 

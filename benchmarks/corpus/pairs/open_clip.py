@@ -16,7 +16,8 @@ END = 95  # of a text: the largest token
 
 
 def _original() -> nn.Module:
-    text = LAYERS | {"vocab_size": END + 1, "max_position_embeddings": 16, "eos_token_id": END}
+    # With 2, as in the first published checkpoints, a text ends at its largest token, as it does in OpenCLIP.
+    text = LAYERS | {"vocab_size": END + 1, "max_position_embeddings": 16, "eos_token_id": 2, "bos_token_id": 1}
     vision = LAYERS | {"image_size": 32, "patch_size": 8}
     built = build("CLIPModel", {"text_config": text, "vision_config": vision, "projection_dim": 24} | EAGER)
 
