@@ -20,6 +20,7 @@ from ._nchwc import CHANNELS_LAST, DOMAIN, FLOAT32_PREFIX, Unblock, exported_out
 TensorSpec = tuple[torch.dtype, torch.Size]
 Perm = tuple[int, ...]
 _COPIED = "/duplicated"  # suffix of the name of a copied DequantizeLinear in ONNX Runtime
+_GATED = "com.microsoft::QuickGelu"  # x * Sigmoid(alpha * x)
 _TO_UNSIGNED = "qdq_s8_to_u8_quant"  # prefix of the name of a value that it converted from int8 to uint8
 
 
@@ -232,7 +233,24 @@ class FormFinder:
         if node.op.startswith(DOMAIN):
             value = exported_output(node, self._exported)
             return None if value is None else self._blocked(value)
-        return self._by_node_name(node, index)
+        return self._by_node_name(node, index) or self._gated(node)
+
+    def _gated(self, node: Node) -> Form | None:
+        """Find the product of a blocked value and its sigmoid, which ONNX Runtime fuses into a node of another name."""
+        source = self._form(node.inputs[0]) if node.op == _GATED else None
+        if source is None or not source.has(Unblock):
+            return None
+        readers = self._exported.consumers.get(source.value, ())
+        products = [user for user in readers if any(self._is_sigmoid(name, source.value) for name in user.inputs)]
+        return Form(products[0].outputs[0], source.transforms) if len(products) == 1 else None
+
+    def _is_sigmoid(self, name: str, value: str) -> bool:
+        """Whether an exported value is the sigmoid of another one, or of its product with a factor."""
+        node = self._exported.producer.get(name)
+        if node is None or node.op != "Sigmoid":
+            return False
+        scaled = self._exported.producer.get(node.inputs[0])
+        return value == node.inputs[0] or (scaled is not None and scaled.op == "Mul" and value in scaled.inputs)
 
     def _transforms_of(self, node: Node, *, inverse: bool = False) -> tuple[Transform, ...] | None:
         """Return the transforms of a node that only changes the form, or with `inverse` those that undo it.

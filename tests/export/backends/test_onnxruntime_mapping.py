@@ -192,6 +192,32 @@ def test_channels_that_fill_the_last_block_are_left_out():
     assert report.close
 
 
+class Gated(nn.Module):
+    """Products of blocked values and their sigmoids, one of them scaled."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = (nn.Conv2d(16, 16, 3, padding=1) for _ in range(3))
+
+    def forward(self, x):
+        x = nn.functional.silu(self.first(x))
+        x = self.second(x)
+        return self.last(x * torch.sigmoid(1.7 * x))
+
+
+def test_a_blocked_value_times_its_sigmoid_is_judged():
+    """ONNX Runtime fuses both into a node whose name, and whose value's, are new."""
+    torch.manual_seed(0)
+    report = compare(*given(Gated().eval(), torch.randn(1, 16, 8, 8)))
+    fused = [row for row in compiled_rows(report) if row.op == "com.microsoft::QuickGelu"]
+    if not fused:
+        pytest.skip("ONNX Runtime has no blocked layout on this processor, or does not fuse this")
+
+    assert len(fused) == 2
+    assert not [str(row) for row in compiled_rows(report) if not row.judged]
+    assert report.close
+
+
 def test_a_quantised_graph_is_the_same_in_other_forms(tmp_path):
     """QLinearConv and QGemm: what they make is, without its new type and layout, what the exported graph has."""
     quantization = pytest.importorskip("onnxruntime.quantization")
