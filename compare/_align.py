@@ -14,13 +14,13 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from torch import nn
-from torch.utils._pytree import tree_map_only
 
 from filch.export import Program, TraceError
 from filch.export.backends import get_backend
 from filch.export.backends._limited import limit_backend
 from filch.export.common._memory import release_memory
 from filch.steal import FilchError, ModuleInfo, NotADumpError, Records, phase, restore
+from filch.steal.private._torch import pytree
 from filch.steal.values._arguments import argument_tensors
 
 from ._align_programs import align_programs
@@ -153,7 +153,7 @@ def _source(
         parameters: the names of A's positional parameters, if a program gets A's arguments: they name these arguments.
     """
     has_arguments = args is not None or kwargs is not None
-    args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.cpu, as_tensors((args, kwargs)))
+    args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, as_tensors((args, kwargs)))
     if isinstance(args, Mapping):
         args, kwargs = (), {**args, **(kwargs or {})}
     if isinstance(given, nn.Module):

@@ -1,6 +1,5 @@
 """The relation "a quantized cache = what it was given": its states differ by the rounding of its quantizer alone."""
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from filch.steal.private import _transformers
 from filch.steal.text._visible import short_line
 
 from .common._errors import CompareError
@@ -42,10 +42,8 @@ def quantized_caches(model: nn.Module, caches: Caches) -> dict[str, Callable[[],
 
 def _empty_cache(model: nn.Module, name: str) -> Any:
     """Return an empty cache with a quantizer of transformers; `fp8` rejects options."""
-    # The model is one of transformers, which takes seconds to import.
-    module = importlib.import_module("transformers.cache_utils")
     options = {} if name == "fp8" else {"residual_length": _RESIDUAL}
-    return module.QuantizedCache(name, getattr(model, "config", None), **options)
+    return _transformers.QuantizedCache(name, getattr(model, "config", None), **options)
 
 
 def check_quantized(  # noqa: PLR0917  called in one place

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from filch.export import Graph, Value
 from filch.export.operators._in_float64 import in_float64
 from filch.export.tracing._replayable import ModuleOutput, RunResult
 from filch.steal import Records, tensors
+from filch.steal.private._torch import pytree
 from filch.steal.text._visible import short_line
 
 from ..common._complex import complex_as_real

@@ -1,6 +1,5 @@
 """`Decoder`: a language model that runs the calls of a plan one after the other."""
 
-import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from torch import nn
 from filch.export import cache_argument
 from filch.export.exporting._cached import has_only_states
 from filch.export.exporting._model_cache import logits_of, returned_cache
+from filch.steal.private import _transformers
 
 from ..common._errors import CompareError
 from ._plan import Plan, PlannedCall
@@ -107,9 +107,7 @@ class Decoder(nn.Module):
             return used
         if self._plan.cache != "static" and self._cache is None:
             return None
-        # The model is one of transformers, which takes seconds to import.
-        module = importlib.import_module("transformers")
         cache = self._cache
         if cache is None:
-            cache = module.StaticCache(config=self.model.config, max_cache_len=call.slots)
-        return module.EncoderDecoderCache(cache, module.DynamicCache()) if self._prefix else cache
+            cache = _transformers.StaticCache(config=self.model.config, max_cache_len=call.slots)
+        return _transformers.EncoderDecoderCache(cache, _transformers.DynamicCache()) if self._prefix else cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import torch
+
+from filch.steal.private import _transformers
 
 from ..common._errors import CompareError
 from ..float64._noise import unit_of
@@ -84,7 +85,7 @@ class WatchedCache:
         self._running = running
         self._held: dict[tuple[int, str], torch.Tensor] = {}
         self._stored: dict[tuple[int, str], _StoredLayer] = {}
-        dynamic = importlib.import_module("transformers.cache_utils").DynamicLayer
+        dynamic = _transformers.DynamicLayer
         others = (item for item in cache.layers if not isinstance(item, dynamic) or item.is_sliding)
         self.others = sorted({type(item).__name__ for item in others})
         for index, layer in enumerate(cache.layers):
@@ -221,7 +222,7 @@ def _largest_error(layer: Any, stored: _StoredLayer) -> torch.Tensor:
 
     HQQ moves its zero points to fit all numbers of a group, by which those at its ends may be another half step away.
     """
-    is_hqq = isinstance(layer, importlib.import_module("transformers.cache_utils").HQQQuantizedLayer)
+    is_hqq = isinstance(layer, _transformers.HQQQuantizedLayer)
     return _steps(layer, stored) * (1.0 if is_hqq else 0.5)
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo import list_backends, lookup_backend
+from torch.compiler import list_backends
 
 from filch.export.backends import BackwardRun, Compiled, CompilesTorch, backend_names, get_backend
 from filch.export.evaluation._devices import changed_copy
+from filch.steal.private import _torch
 
 from ..common._errors import CompareError
 from ..metrics._tolerance import default_tolerance
@@ -159,7 +160,7 @@ def _compiler(options: DynamoOptions) -> Compile:
     if inner not in list_backends(None) or inner == "filch":
         names = {*list_backends(), *backend_names(), "onnxruntime"} - {"filch", "reference"}
         raise CompareError(f"there is no compiler {inner!r} for inner; there are {', '.join(sorted(names))}")
-    compiler: Any = lookup_backend(inner)
+    compiler: Any = _torch.lookup_backend(inner)
     return compiler  # type: ignore[no-any-return]
 
 

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from filch.steal import Key, phase
+from filch.steal.private._torch import pytree
 
 from ..common._errors import reason_of
 from ..float64._verdict import SUSPICIOUS

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 from filch.export.common._copies import copy_tensors
 from filch.steal import Capture, Key, steal_forward, tensors
+from filch.steal.private._torch import pytree
 
 from ..common._errors import CompareError
 from ..float64._values import Float64Values

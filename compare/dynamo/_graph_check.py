@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from filch.export import BackendError, Graph, graph_from_fx
 from filch.export.backends import Backend, BackwardRun, Compiled, Isolates, ProvidesReferences, ReferenceLookup, Stage
 from filch.export.common._copies import copy_tensors
 from filch.export.evaluation._unpredictable import random_nodes, uninitialized_nodes
+from filch.steal.private._torch import is_functorch_wrapped_tensor, temporarily_clear_interpreter_stack
 from filch.steal.ranks._join import is_same_bits as has_same_bits
 
 from ..common._complex import complex_as_real

@@ -4,7 +4,8 @@ import copy
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from filch.steal.private._torch import pytree
 
 _FEW = 2  # different integers: a mask, whose numbers are kept
 

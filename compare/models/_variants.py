@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from filch.export.common._suggestions import dtype_hint
+from filch.steal.private._torch import pytree
 
 from ..common._errors import CompareError, reason_of
 from ._factory import Factory, find_factory

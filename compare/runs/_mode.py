@@ -9,10 +9,7 @@ from typing import Any, Literal
 from weakref import ref
 
 import torch
-from torch._decomp.decompositions import native_batch_norm
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from filch.export import Graph
@@ -22,6 +19,7 @@ from filch.export.graph._arguments import leaves_of, written_arguments
 from filch.export.operators._in_float64 import float64_dtype, in_float64
 from filch.export.operators._operator import Operator
 from filch.export.operators._registry import operator_of
+from filch.steal.private._torch import TorchDispatchMode, native_batch_norm, neg_view, no_dispatch
 from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
@@ -135,7 +133,7 @@ class _Shadow:
         flat = torch.view_as_complex(flat.view(-1, 2)) if like.is_complex() else flat
         part = flat.as_strided(like.shape, like.stride(), like.storage_offset())
         part = part.conj() if like.is_conj() else part
-        return torch._neg_view(part) if like.is_neg() else part  # noqa: SLF001  there is no other way to set this bit
+        return neg_view(part) if like.is_neg() else part  # there is no other way to set this bit
 
 
 class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]

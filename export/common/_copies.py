@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from filch.steal.private._torch import neg_view, pytree
 
 _ALIGNMENT = 64  # bytes; generated code may require that of an input
 _SMALL = 1 << 20  # bytes
@@ -67,7 +68,7 @@ def _part(source: torch.Tensor, storage: torch.UntypedStorage, begin: int) -> to
     part = torch.empty(0, dtype=source.dtype, device=storage.device)
     part.set_(storage, offset, source.shape, source.stride())
     part = part.conj() if source.is_conj() else part
-    return torch._neg_view(part) if source.is_neg() else part  # noqa: SLF001  there is no other way to set this bit
+    return neg_view(part) if source.is_neg() else part  # there is no other way to set this bit
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Iterator
 
-from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAccessIssue]  torch declares no stubs
+from filch.steal.private import _torch
 
-_TRACE = logging.getLogger("torch.__trace")  # its handler removes itself during torch's first export
+_TRACE = logging.getLogger(_torch.TRACE_LOG)  # its handler removes itself during torch's first export
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"  # torch sets it to the folder that it chose
 
 
@@ -24,14 +24,14 @@ def preserve_process_state() -> Iterator[None]:
     read when they are loaded.
     """
     limit, handlers, folder = sys.getrecursionlimit(), [*_TRACE.handlers], os.environ.get(_CACHE)
-    depth = _functorch.get_dynamic_layer_stack_depth()
-    disabled = _autograd._saved_tensors_hooks_get_disabled_error_message()  # noqa: SLF001  as torch.func does
+    depth = _torch.get_dynamic_layer_stack_depth()
+    disabled = _torch.saved_tensors_hooks_get_disabled_error_message()  # as torch.func does
     try:
         yield
     finally:
-        _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        _torch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         if disabled is None:
-            _autograd._saved_tensors_hooks_enable()  # noqa: SLF001
+            _torch.saved_tensors_hooks_enable()
         sys.setrecursionlimit(limit)
         for handler in handlers:
             _TRACE.addHandler(handler)

@@ -6,7 +6,9 @@ import logging
 import warnings
 from collections.abc import Iterator
 
-_VERBOSE = ("torch.onnx", "torch.export", "torch._export", "torch.fx", "torch._dynamo", "onnxscript", "onnx_ir")
+from filch.steal.private._torch import VERBOSE_LOGS
+
+_VERBOSE = (*VERBOSE_LOGS, "onnxscript", "onnx_ir")
 
 
 @contextlib.contextmanager

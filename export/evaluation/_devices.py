@@ -8,7 +8,8 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.fx.node import map_aggregate
-from torch.utils import _pytree as pytree
+
+from filch.steal.private._torch import pytree
 
 
 def program_on(program: ExportedProgram, device: torch.device) -> ExportedProgram:

@@ -11,7 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.export import Dim
-from torch.utils import _pytree as pytree
+
+from filch.steal.private import _transformers
+from filch.steal.private._torch import pytree
+from filch.steal.private._transformers import register_caches
 
 from .._errors import ExportError, reason
 from ._model_cache import cache_argument, logits_of, returned_cache
@@ -20,29 +23,6 @@ CacheKind = Literal["dynamic", "static", "window", "static-window"]
 _PAST, _QUERIES = 5, 3  # tokens of the example: torch treats sizes of 0 and 1, and equal ones, as fixed
 _ROWS = 2
 _LEAST_WINDOW = 4  # a cache of it has at least two tokens in the example, with two others after them
-
-
-def register_caches(model: nn.Module) -> None:
-    """Register the cache classes of transformers as pytrees, if that library is imported.
-
-    The function that does so depends on the version of transformers.
-    """
-    if "transformers" not in sys.modules:
-        return
-    with contextlib.suppress(ImportError):
-        from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model  # noqa: PLC0415  optional
-
-        register_cache_pytrees_for_model(model)  # pyright: ignore[reportArgumentType]  any model will do
-        return
-    with contextlib.suppress(ImportError):
-        from transformers.integrations.executorch import register_dynamic_cache_export_support  # noqa: PLC0415  optional
-
-        register_dynamic_cache_export_support()
-
-
-def _cache_classes() -> Any:
-    """Return the module with the caches of transformers, a library that takes seconds to import."""
-    return importlib.import_module("transformers.cache_utils")
 
 
 @dataclass(frozen=True)
@@ -114,10 +94,11 @@ class CachedModel:
         Raises:
             ExportError: the model fails, or keeps something else than keys and values in its cache.
         """
-        module, is_recurrent = _cache_classes(), has_recurrent_states(self.model)
+        is_recurrent = has_recurrent_states(self.model)
         self._check_kind(is_recurrent=is_recurrent)
-        cache = module.DynamicCache(config=self.model.config) if is_recurrent else module.DynamicCache()
-        cache = cache if self.encoded is None else module.EncoderDecoderCache(cache, module.DynamicCache())
+        dynamic = _transformers.DynamicCache
+        cache = dynamic(config=self.model.config) if is_recurrent else dynamic()
+        cache = cache if self.encoded is None else _transformers.EncoderDecoderCache(cache, dynamic())
         try:
             used = step_cache(self.model, replace(self, slots=0).call(tokens[:, :1], cache, 0))
             own = used if self.encoded is None else used.self_attention_cache
@@ -131,13 +112,13 @@ class CachedModel:
         if self.has_windows:
             return self._with_windows(states)
         if self.slots:
-            static = module.StaticCache(config=self.model.config, max_cache_len=self.slots)
-            static.layers = [module.StaticLayer(max_cache_len=self.slots) for _ in states]
+            static = _transformers.StaticCache(config=self.model.config, max_cache_len=self.slots)
+            static.layers = [_transformers.StaticLayer(max_cache_len=self.slots) for _ in states]
             for layer, shapes in zip(static.layers, states, strict=True):
                 layer.lazy_initialization(*shapes)
             return static
-        empty = module.DynamicCache([tuple(item[:, :, :0].clone() for item in layer) for layer in states])
-        return empty if self.encoded is None else module.EncoderDecoderCache(empty, used.cross_attention_cache)
+        empty = dynamic([tuple(item[:, :, :0].clone() for item in layer) for layer in states])
+        return empty if self.encoded is None else _transformers.EncoderDecoderCache(empty, used.cross_attention_cache)
 
     def _check_kind(self, *, is_recurrent: bool) -> None:
         """Refuse a kind of cache that the model can't have; `is_recurrent` is whether it has recurrent states."""
@@ -179,7 +160,8 @@ class CachedModel:
             ]
         else:
             cache = module.WindowCache()
-            cache.layers = [module.WindowLayer(window) if window else module.DynamicLayer() for window in windows]
+            unlimited = _transformers.DynamicLayer
+            cache.layers = [module.WindowLayer(window) if window else unlimited() for window in windows]
         for layer, (keys, values) in zip(cache.layers, states, strict=True):
             layer.lazy_initialization(keys, values)
             if not slots:
@@ -195,7 +177,7 @@ def _emptied(layer: Any) -> Any:
     """
     keys = [item for name in ("keys", "values") if (item := getattr(layer, name, None)) is not None]
     if not hasattr(layer, "recurrent_states"):
-        layer = _cache_classes().DynamicLayer()
+        layer = _transformers.DynamicLayer()
         layer.lazy_initialization(*keys)
     if keys:
         layer.keys, layer.values = (item[:, :, :0].clone() for item in keys)
@@ -308,7 +290,7 @@ def _own_layers(model: nn.Module) -> list[Any]:
     if "transformers" not in sys.modules or (config := getattr(model, "config", None)) is None:
         return []
     try:
-        layers: list[Any] = _cache_classes().DynamicCache(config=config).layers
+        layers: list[Any] = _transformers.DynamicCache(config=config).layers
     except (AttributeError, TypeError):  # a configuration of something else
         return []
     return layers
@@ -328,7 +310,7 @@ def step_cache(model: nn.Module, output: Any) -> Any:
 
 def window_sizes(model: nn.Module) -> list[int]:
     """Return the number of tokens that each layer of a model of transformers attends to; 0 for all."""
-    layers = _cache_classes().DynamicCache(config=model.config).layers
+    layers = _transformers.DynamicCache(config=model.config).layers
     return [getattr(layer, "sliding_window", 0) if layer.is_sliding else 0 for layer in layers]
 
 

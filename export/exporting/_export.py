@@ -15,6 +15,8 @@ from torch.export import ExportedProgram, ModuleCallSignature
 from torch.export.graph_signature import ConstantArgument
 
 from filch.steal import ModuleInfo, phase
+from filch.steal.private import _torch
+from filch.steal.private._transformers import register_caches
 from filch.steal.values._arguments import argument_tensors
 
 from .._errors import ExportError, reason
@@ -30,7 +32,7 @@ from ..program._original import Original
 from ..program._program import Program
 from ..program._renaming import renamed_program
 from ._by_value import find_by_value
-from ._cached import CacheKind, cached_inputs, exportable_experts, register_caches
+from ._cached import CacheKind, cached_inputs, exportable_experts
 from ._infer import infer_types
 from ._module_trace import EagerCall, EagerCalls, capture_calls, leaf_paths, plain_modules, record_calls
 from ._plain_names import plain_weight_names
@@ -301,15 +303,11 @@ def _fall_back(call: _ExportedCall) -> tuple[ExportedProgram, str] | None:
 
     None if none succeeds.
     """
-    try:
-        from torch.onnx._internal.exporter._capture_strategies import CAPTURE_STRATEGIES  # noqa: PLC0415  private, may move
-    except ImportError:
-        return None
-    for strategy in CAPTURE_STRATEGIES:
+    for strategy in _torch.CAPTURE_STRATEGIES:
         with quiet():
             result = strategy()(call.model, call.args, call.kwargs, call.torch_shapes)
         if result.exported_program is not None:
-            return result.exported_program, _STRATEGIES.get(result.strategy, result.strategy)
+            return result.exported_program, _STRATEGIES.get(result.strategy, str(result.strategy))
     return None
 
 

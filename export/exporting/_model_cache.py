@@ -2,12 +2,13 @@
 
 import inspect
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 import torch
 from torch import nn
+
+from filch.steal.private import _transformers
 
 _USUAL = ("cache", "past_key_values", "cache_params")  # what transformers calls it, since 5.24 and before
 _TYPE = re.compile(r"\b\w*Cache\b")
@@ -44,7 +45,7 @@ def _argument_by_calls(
     held = [name for name, item in _call(model, kwargs) if is_cache(item)]
     untyped = [name for name, item in parameters.items() if item.annotation is item.empty and item.default is None]
     for name in [name for name in untyped if held and name not in kwargs]:  # `held`: it returns a cache at all
-        cache = sys.modules["transformers.cache_utils"].DynamicCache()
+        cache = _transformers.DynamicCache()
         if name in held or any(item is cache for _, item in _call(model, {**kwargs, name: cache})):
             return name
     return None
@@ -84,7 +85,8 @@ def is_cache(value: object) -> bool:
 
 def _cache_class() -> type | None:
     """Return the class `Cache` of transformers; None if that library is not imported."""
-    return getattr(sys.modules.get("transformers.cache_utils"), "Cache", None)
+    cache: type | None = _transformers.NAMES.loaded("Cache")
+    return cache
 
 
 def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:

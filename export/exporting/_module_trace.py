@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from filch.steal import ModuleInfo, Records, steal_forward, tensors
+from filch.steal.private._torch import pytree
 from filch.steal.values._arguments import argument_tensors
 from filch.steal.values._tensors import is_dense
 

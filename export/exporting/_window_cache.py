@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 import torch
-from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from filch.steal.private._transformers import DynamicCache, DynamicLayer
 
 
 class WindowLayer(DynamicLayer):  # type: ignore[misc]  # mypy does not follow transformers

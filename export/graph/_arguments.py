@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
+
+from filch.steal.private._torch import pytree
 
 _AS_TEXT = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.SymInt, torch.SymFloat, torch.SymBool)
 _LONG = 32  # items; a longer list is data, not a setting

@@ -17,13 +17,13 @@ from onnx_ir import serde
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
 from filch.steal.files._scratch import Scratch
+from filch.steal.private import _onnxruntime
+from filch.steal.private._onnxruntime import PREPARED
 
 from ..common._arrays import torch_to_array
 
 _BLOCK = 32  # weights that share a scale; engines for language models use this size
 _CAN_CACHE = "calibration_cache_path" in inspect.signature(quantize_static).parameters  # since ONNX Runtime 1.27
-# It declares that shapes are inferred, which the exporter did; without it, the tool logs a warning to the root logger.
-_PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 
 class _CalibrationReader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime has no types
@@ -52,7 +52,8 @@ def quantize_int8(
             anew each time.
     """
     proto = serde.serialize_model(model)
-    proto.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])
+    # The exporter inferred the shapes; without this, the tool logs a warning to the root logger.
+    proto.metadata_props.add(key=PREPARED[0], value=PREPARED[1])
     names = [value.name or "" for value in model.graph.inputs]
     cache: dict[str, Any] = {"calibration_cache_path": ranges} if _CAN_CACHE else {}
     with _preserve_logging(), Scratch() as folder:
@@ -90,11 +91,11 @@ def products_saturate() -> bool:
 def quantize_int4(model: ir.Model, keep: Collection[str]) -> ir.Model:
     """Quantize the weights of MatMul nodes to 4 bits, in blocks of 32 along the reduction (`MatMulNBits`)."""
     with _preserve_logging():
-        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer  # noqa: PLC0415  it configures logging
-
-        quantizer = MatMulNBitsQuantizer(serde.serialize_model(model), block_size=_BLOCK, nodes_to_exclude=list(keep))
+        quantizer = _onnxruntime.MatMulNBitsQuantizer(
+            serde.serialize_model(model), block_size=_BLOCK, nodes_to_exclude=list(keep)
+        )
         quantizer.process()
-    return _from_proto(quantizer.model.model)  # pyright: ignore[reportAttributeAccessIssue]  a wrapper of the proto after `process`
+    return _from_proto(quantizer.model.model)  # a wrapper of the proto after `process`
 
 
 @contextlib.contextmanager
@@ -114,5 +115,5 @@ def _preserve_logging() -> Iterator[None]:
 def _from_proto(proto: onnx.ModelProto) -> ir.Model:
     """Return a model that a tool returned, without the entry that `quantize_int8` added."""
     model = serde.deserialize_model(proto)
-    model.metadata_props.pop(_PREPARED[0], None)
+    model.metadata_props.pop(PREPARED[0], None)
     return model

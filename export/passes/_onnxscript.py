@@ -8,6 +8,9 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from onnxscript import optimizer, rewriter
 from onnxscript.rewriter import onnx_fusions
 
+from filch.steal.private import _onnxscript
+from filch.steal.private._names import PrivateNameError
+
 from ..common._quiet import quiet
 from ..program._program import Program
 
@@ -45,8 +48,8 @@ class _RuleOfOperator(rewriter.RewriteRule):
 def _default_rules() -> list[rewriter.RewriteRule] | None:
     """Return onnxscript's default rules; None, which stands for them, where it has other internals."""
     try:
-        return [_quick(rule) for rule in rewriter._DEFAULT_REWRITE_RULES]  # noqa: SLF001  nothing public lists them
-    except (AttributeError, LookupError, TypeError):
+        return [_quick(rule) for rule in _onnxscript.DEFAULT_REWRITE_RULES]
+    except (AttributeError, LookupError, PrivateNameError, TypeError):
         return None
 
 
@@ -54,7 +57,7 @@ def _quick(rule: rewriter.RewriteRule) -> rewriter.RewriteRule:
     """Return the same rule for nodes of its operator alone, if its pattern ends with a known one."""
     if type(rule) is not rewriter.RewriteRule:  # it may try something else
         return rule
-    operator = rule._matcher.pattern.output_nodes[0].op_identifier()  # noqa: SLF001  likewise
+    operator = rule._matcher.pattern.output_nodes[0].op_identifier()  # noqa: SLF001  nothing public tells
     return rule if operator is None else _RuleOfOperator(rule, *operator[:2])
 
 

@@ -21,9 +21,9 @@ from google.protobuf.message import Message
 from onnx_ir import serde, tensor_adapters
 from torch import fx
 from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
-from torch.utils import _pytree as pytree
 
 from filch.steal.files._untrusted import open_companion, parse_json
+from filch.steal.private._torch import pytree
 
 from .._errors import ExportError, reason
 from ..common._arrays import same_tensor, weight_to_torch

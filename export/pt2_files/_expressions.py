@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any
 
 import sympy
-from torch.utils._sympy import functions
 
 from filch.steal.files._budget import Budget, LimitError
 from filch.steal.files._kinds import budget_of
+from filch.steal.private._torch import sympy_functions
 
 from ._archive import StoredError
 
@@ -166,4 +166,4 @@ def _bounded(value: Any) -> Any:
 def _functions() -> Mapping[str, Callable[..., Any]]:
     """Return the functions that an expression may call, by name."""
     of_sympy = {function.__name__: function for function in _OF_SYMPY}
-    return of_sympy | {name: getattr(functions, name) for name in _OF_TORCH if hasattr(functions, name)}
+    return of_sympy | {name: getattr(sympy_functions, name) for name in _OF_TORCH if hasattr(sympy_functions, name)}

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import fx
-from torch._export.serde import schema
-from torch._export.serde.schema import ModuleCallEntry, ModuleCallSignature
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from filch.steal.files._kinds import budget_of
 from filch.steal.files._untrusted import parse_json
+from filch.steal.private import _torch
+from filch.steal.private._torch import pytree, schema
 
 from .._errors import reason
 from ..common._quiet import quiet
@@ -87,25 +86,23 @@ def _read(archive: Archive, target: Callable[[str], str]) -> schema.ExportedProg
     return stored
 
 
-def _flat_call(signature: schema.GraphSignature) -> ModuleCallEntry:
+def _flat_call(signature: schema.GraphSignature) -> schema.ModuleCallEntry:
     """Return the program's own call with flat inputs and outputs; their real structure may name classes to import."""
     inputs = sum(spec.type in ("user_input", "constant_input") for spec in signature.input_specs)
     outputs = sum(spec.type == "user_output" for spec in signature.output_specs)
     specs = pytree.tree_structure(((0,) * inputs, {})), pytree.tree_structure((0,) * outputs)
     in_spec, out_spec = map(pytree.treespec_dumps, specs)
-    return ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec))
+    return schema.ModuleCallEntry("", schema.ModuleCallSignature([], [], in_spec, out_spec))
 
 
 def _deserialized(
     stored: schema.ExportedProgram, weights: dict[str, torch.Tensor], constants: dict[str, torch.Tensor]
 ) -> ExportedProgram:
     """Let torch's deserializer build the program, in limited time."""
-    from torch._export.serde.serialize import ExportedProgramDeserializer  # noqa: PLC0415  it imports Dynamo: seconds
-
     seconds = budget_of("exported program").kind.seconds + _PER_NODE * len(stored.graph_module.graph.nodes)
     limit = TimeLimit(seconds)
     try:
         with limit, limit.step(lambda: StoredError(f"torch takes more than {seconds:g} seconds"), seconds), quiet():
-            return ExportedProgramDeserializer().deserialize(stored, weights, constants)
+            return _torch.ExportedProgramDeserializer().deserialize(stored, weights, constants)
     except Exception as error:  # torch raises exceptions of any type
         raise StoredError(f"torch can't make a program of it: {reason(error)}") from error

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 
 import torch
-from torch._export.serde import schema
 
 from filch.steal.files._untrusted import parse_json
+from filch.steal.private._torch import schema
 
 from ._archive import Archive, StoredError
 from ._schema import DTYPES, read_payloads

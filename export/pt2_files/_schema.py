@@ -6,8 +6,8 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch._export.serde import schema
-from torch._export.serde.schema import ArgumentKind, Layout, MemoryFormat, ScalarType
+
+from filch.steal.private._torch import schema
 
 from ._archive import StoredError
 from ._expressions import expression, symbol_name
@@ -39,9 +39,9 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d{1,9}), in (\S+)')
 # The schema's names of dtypes are attributes of torch in lower case, with these exceptions.
 _DTYPE_NAMES = {"byte": "uint8", "char": "int8", "complexhalf": "chalf", "complexfloat": "cfloat"}
 _DTYPE_NAMES |= {"complexdouble": "cdouble"}
-DTYPES: dict[ScalarType, torch.dtype] = {
+DTYPES: dict[schema.ScalarType, torch.dtype] = {
     kind: dtype
-    for kind in ScalarType
+    for kind in schema.ScalarType
     for name in [kind.name.lower().replace("float8e", "float8_e")]
     if isinstance(dtype := getattr(torch, _DTYPE_NAMES.get(name, name), None), torch.dtype)
 }
@@ -111,7 +111,9 @@ def _module(target: _Target) -> Reader:
 def _graph(target: _Target) -> Reader:
     """Return the reader of a graph, with this reader of the names of operators."""
     argument = _argument(target)
-    named = record(schema.NamedArgument, name=optional_identifier, arg=argument, kind=optional(enum_of(ArgumentKind)))
+    named = record(
+        schema.NamedArgument, name=optional_identifier, arg=argument, kind=optional(enum_of(schema.ArgumentKind))
+    )
     node = record(
         schema.Node,
         target=target,
@@ -157,9 +159,9 @@ def _argument(target: _Target) -> Reader:
         as_strings=short_list(text),
         as_sym_int=sym_int,
         as_sym_ints=short_list(sym_int),
-        as_scalar_type=enum_of(ScalarType, DTYPES),
-        as_memory_format=enum_of(MemoryFormat),
-        as_layout=enum_of(Layout, {Layout.Strided}),
+        as_scalar_type=enum_of(schema.ScalarType, DTYPES),
+        as_memory_format=enum_of(schema.MemoryFormat),
+        as_layout=enum_of(schema.Layout, {schema.Layout.Strided}),
         as_device=device,
         as_bool=boolean,
         as_bools=short_list(boolean),
@@ -224,13 +226,13 @@ def _tensor() -> Reader:
     extent = _symbolic(schema.SymInt, as_int=size)
     return record(
         schema.TensorMeta,
-        dtype=enum_of(ScalarType, DTYPES),
+        dtype=enum_of(schema.ScalarType, DTYPES),
         sizes=list_of(extent, _ENTRIES),
         requires_grad=boolean,
         device=_device(),
         strides=list_of(extent, _ENTRIES),
         storage_offset=extent,
-        layout=enum_of(Layout, {Layout.Strided}),
+        layout=enum_of(schema.Layout, {schema.Layout.Strided}),
     )
 
 

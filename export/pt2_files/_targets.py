@@ -5,7 +5,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.fx.node import _type_repr
+
+from filch.steal.private._torch import HigherOrderOperator, OpOverload, type_repr
 
 from ._archive import StoredError
 
@@ -81,12 +82,12 @@ def runnable(target: str) -> str:
 
 def is_runnable(target: Any) -> bool:
     """Return whether `runnable` accepts the target of an FX node after the graph is saved."""
-    if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  it has no other name
+    if isinstance(target, OpOverload):
         return _is_function(target)
-    if isinstance(target, torch._ops.HigherOrderOperator):  # noqa: SLF001  nor this
+    if isinstance(target, HigherOrderOperator):
         return getattr(target, "_name", "") in _RUN_HIGHER
     module = getattr(target, "__module__", "")
-    return f"{module}.{getattr(target, '__name__', '')}" in PYTHON or _type_repr(target) in PYTHON
+    return f"{module}.{getattr(target, '__name__', '')}" in PYTHON or type_repr(target) in PYTHON
 
 
 def _overload(target: str) -> Any:
@@ -98,7 +99,7 @@ def _overload(target: str) -> Any:
         overload = getattr(getattr(getattr(torch.ops, match[1]), match[2]), match[3])
     except (AttributeError, RuntimeError):
         return None
-    return overload if isinstance(overload, torch._ops.OpOverload) else None  # noqa: SLF001
+    return overload if isinstance(overload, OpOverload) else None
 
 
 def _is_higher(target: str, known: frozenset[str]) -> bool:

@@ -13,11 +13,13 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from filch.steal.private._torch import DYNAMO, compile_module
+
 from ..graph._nodes import Frame
 from ._call_sites import caller_outside, callers, is_filch, is_library, line_frame, line_of, module_call
 from ._module_calls import ModuleCallStack, class_of
 
-_WRAPPERS = (torch._compile.__file__, str(Path(torch.__file__).parent / "_dynamo"))  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
+_WRAPPERS = (compile_module.__file__, str(Path(torch.__file__).parent / DYNAMO))
 
 
 class AnyModelCallStack(ModuleCallStack):

@@ -10,7 +10,8 @@ from weakref import ref
 
 import torch
 from torch import fx
-from torch._dynamo import config as dynamo
+
+from filch.steal.private._torch import dynamo_config
 
 from .._errors import TraceError
 from ..backends.inductor._compiled_fx import CompiledGraph, GeneratedCode
@@ -92,7 +93,7 @@ class CompiledStep(DispatchTracer):
     def run(self, step: TracedStep) -> None:
         """Run a step without warnings: the model's were shown in eager PyTorch, and Dynamo's concern compilation."""
         # At graph breaks, Dynamo counts all compiled versions of the model's code, including those of earlier traces.
-        limits = dynamo.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY)
+        limits = dynamo_config.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY)
         with warnings.catch_warnings(), limits, TracingMode(self):  # no hooks: Dynamo would compile them
             warnings.simplefilter("ignore")
             run(step, self)

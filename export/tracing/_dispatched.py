@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from filch.steal.private._torch import TorchDispatchMode
 
 from ..graph._arguments import leaves_of, named_arguments, settings_of, tensors_of, written_arguments
 from ..graph._from_fx import GRADIENT, operator_name

@@ -11,7 +11,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from filch.steal.private._torch import get_current_dispatch_mode_stack, make_grads
 
 from .._errors import TraceError
 from ..graph._nodes import Node
@@ -211,7 +212,7 @@ class ScopeTracer(DispatchTracer):
 
     def _is_observed(self) -> bool:
         """Return whether the current thread is recorded; autograd's threads have the modes of the original one."""
-        return any(mode is self._mode for mode in _get_current_dispatch_mode_stack())
+        return any(mode is self._mode for mode in get_current_dispatch_mode_stack())
 
 
 def _begins_backward(frame: FrameType | None) -> bool:
@@ -219,7 +220,7 @@ def _begins_backward(frame: FrameType | None) -> bool:
     return any(caller.f_code is _MAKE_GRADS for caller in islice(callers(frame, None), _MAX_BETWEEN))
 
 
-_MAKE_GRADS = torch.autograd._make_grads.__code__  # noqa: SLF001  nothing public tells
+_MAKE_GRADS = make_grads.__code__
 _MAX_BETWEEN = 13  # frames of Filch and torch
 
 

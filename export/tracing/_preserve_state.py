@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
+from filch.steal.private._torch import debug_has_internal_overlap, unsafe_preserve_version_counter
 from filch.steal.values._tensors import is_dense
 
 
@@ -29,7 +29,7 @@ def preserve_state(model: nn.Module, optimizer: torch.optim.Optimizer | None = N
     values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     gradients = [(parameter, parameter.grad) for parameter in _parameters(model, optimizer)]
     # With the same version counters, a backward pass of the user still accepts the tensors.
-    versions = _unsafe_preserve_version_counter(tuple(tensor for tensor in tensors if not tensor.is_inference()))
+    versions = unsafe_preserve_version_counter(tuple(tensor for tensor in tensors if not tensor.is_inference()))
     preserved_optimizer = contextlib.nullcontext() if optimizer is None else _preserve_optimizer(optimizer)
     with versions, _preserve_random_generators(), preserved_optimizer:
         try:
@@ -78,7 +78,7 @@ def _is_writable(tensor: torch.Tensor) -> bool:
     """Return whether torch can write to a tensor: not if it is sparse or nested, or elements share memory."""
     if nn.parameter.is_lazy(tensor) or not is_dense(tensor):
         return False
-    return torch._debug_has_internal_overlap(tensor) != 1  # noqa: SLF001  nothing public tells; 1 is yes, 2 unknown
+    return debug_has_internal_overlap(tensor) != 1  # 1 is yes, 2 unknown
 
 
 def _parameters(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:

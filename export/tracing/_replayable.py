@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from filch.steal import ModuleInfo, tensors
+from filch.steal.private._torch import pytree
 from filch.steal.values._arguments import argument_tensors
 
 from ..graph._arguments import leaves_of, map_leaves, tensors_of, written_arguments

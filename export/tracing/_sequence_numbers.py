@@ -1,12 +1,9 @@
 """Find the operation of a derivative by autograd's sequence numbers."""
 
 from bisect import bisect_left
-from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from .._errors import TraceError
+from filch.steal.private import _torch
 
 _MAX_EARLY = 3  # autograd numbers an operation at most this many operations early
 
@@ -20,7 +17,7 @@ class SequenceNumbers:
         next_number: returns the sequence number of the next operation of this thread.
 
     Raises:
-        TraceError: this version of torch does not expose them.
+        PrivateNameError: this version of torch does not expose them.
     """
 
     def __init__(self) -> None:
@@ -28,15 +25,8 @@ class SequenceNumbers:
         self._numbers: list[int] = []  # of `_operations`
         self._operations: list[tuple[str, str]] = []  # names of nodes and operators
         self._skipped: list[tuple[int, int]] = []  # from the first to before the second
-        get_number = getattr(torch.autograd, "_get_sequence_nr", None)
-        running_node = getattr(torch._C, "_current_autograd_node", None)  # noqa: SLF001  nothing public tells
-        if get_number is None or running_node is None:
-            raise TraceError(
-                f"torch {torch.__version__} does not tell which operation a derivative is of: it has no "
-                "torch.autograd._get_sequence_nr or no torch._C._current_autograd_node; versions from 2.11 on have both"
-            )
-        self.next_number: Callable[[], int] = get_number
-        self.running_node: Callable[[], Any] = running_node
+        self.next_number = _torch.get_sequence_nr
+        self.running_node = _torch.current_autograd_node
 
     def skip(self, first: int, end: int) -> None:
         """Mark the operations from `first` to before `end` as not recorded."""

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import nn
 
 from .._records import Origin
+from ..private._torch import call_impl, current_graph_task_id
 
-graph_task_id = torch._C._current_graph_task_id  # noqa: SLF001  of the running backward pass, else -1; torch.utils.checkpoint uses it
-MODULE_CALL = nn.Module._call_impl.__code__  # noqa: SLF001  all module calls go through it
+graph_task_id = current_graph_task_id  # of the running backward pass, else -1; torch.utils.checkpoint uses it
+MODULE_CALL = call_impl.__code__  # all module calls go through it
 
 
 class RunningCall:

@@ -17,6 +17,7 @@ from .._errors import FilchError
 from .._key import Key, PlainKey
 from .._phases import Phase
 from .._records import Origin, Totals
+from ..private._torch import DisableTorchFunction, is_tracing
 from ..values._decode import decode
 from ..values._dtypes import dtype_name, reason_not_storable
 from ..values._encode import encode, local_form
@@ -44,7 +45,6 @@ from ._verbose import ProgressPrinter
 
 _log = logging.getLogger("filch")
 _is_compiling = torch.compiler.is_compiling
-_is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001  as torch.jit itself
 
 _NOT_LAZY = False, False  # of a tensor that is neither a lazy conjugate nor a lazy negative
 _PROGRESS_INTERVAL = 64  # records between two reports of progress
@@ -486,7 +486,7 @@ class _Hook:
 
     # Torch passes no `kwargs` to a hook that another thread is removing; the callback then finds the block ended.
     def __call__(self, module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> None:
-        if _is_compiling() or _is_tracing():  # torch would trace the hook's operations, too
+        if _is_compiling() or is_tracing():  # torch would trace the hook's operations, too
             return
         recorder = self.recorder
         with recorder.lock:
@@ -507,7 +507,7 @@ def _only_argument(inputs: Any) -> Any:
 def _local_form(tensor: Any) -> tuple[Any, Spec]:
     """Return what `local_form` returns; None and no entries if it raises, so that `encode` handles the tensor."""
     try:
-        with torch._C.DisableTorchFunction():  # noqa: SLF001  as in `encode`
+        with DisableTorchFunction():  # as in `encode`
             return local_form(tensor, exact=True)
     except Exception:  # noqa: BLE001  as in `encode`
         return None, {}

@@ -8,6 +8,7 @@ import torch
 from .._key import Key
 from .._records import Origin
 from ..capture._calls import graph_task_id
+from ..private import _torch
 from ..values._describe import describe
 from ..values._sharding import is_dtensor_type
 from ._dispatch import DispatchExtra
@@ -63,7 +64,7 @@ def _ranks(argument: Any) -> list[int]:
     distributed: Any = torch.distributed
     try:
         if isinstance(argument, str):  # functional collectives pass names; another string is the reduction
-            group = distributed.distributed_c10d._resolve_process_group(argument)  # noqa: SLF001
+            group = _torch.resolve_process_group(argument)
         elif isinstance(argument, torch.ScriptObject):
             group = distributed.ProcessGroup.unbox(argument)
         else:

@@ -2,9 +2,8 @@
 
 from contextlib import ExitStack
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from ..capture._recorder import Extra, Recorder
+from ..private._torch import TorchDispatchMode
 
 
 class DispatchExtra(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]

@@ -12,13 +12,13 @@ from .._records import Origin
 from ..capture._calls import RunningCall, graph_task_id, is_same
 from ..capture._placement_tags import PlacementTags
 from ..capture._recorder import Extra, Recorder
+from ..private._torch import queue_callback
 from ..values._dtypes import is_functorch_wrapped, is_storable
 from ..values._encode import encode
 from ..values._foreign import Spec
 from ..values._raw import no_modes_or_grad
 from ..values._sharding import Sharding
 
-_queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  as DDP does
 _CONTAINERS = ("tuple", "list", "dict", "fields", "state")  # tags of the specs into which gradients are inserted
 _TensorHook = Callable[[torch.Tensor | None], None]  # called with a gradient
 _OnGradient = Callable[[int, torch.Tensor | None], None]  # called with a tensor's index and gradient
@@ -196,7 +196,7 @@ class _CallGradients:
         self._task = task
         self._inputs.clear()
         self._output.clear()
-        _queue_callback(lambda: self._end_pass(task))
+        queue_callback(lambda: self._end_pass(task))
 
     def _end_pass(self, task: int) -> None:
         """End the backward pass: tensors that it didn't reach have no gradient."""

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from .._errors import FilchError
 from .._key import Key
 from ..capture._calls import RunningCall, graph_task_id
 from ..capture._selection import compile_patterns, matching
+from ..private._torch import OpOverload
 from ._dispatch import DispatchExtra
 from ._source import runs_in, source_line
 from ._uninitialized import UninitializedMemory

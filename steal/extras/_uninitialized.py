@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 
+from ..private._torch import pytree
 from ..values._dtypes import dtype_and_shape, is_storable
 from ..values._foreign import Skipped
 

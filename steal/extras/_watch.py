@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 
 from .._errors import FilchError, NonFiniteError
 from .._key import Key
 from ..capture._calls import RunningCall
 from ..capture._recorder import Extra
+from ..private._torch import OpOverload, pytree
 from ..values._describe import describe
 from ..values._dtypes import COMPLEX_HALVES, is_storable
 from ..values._raw import no_modes_or_grad

@@ -45,7 +45,7 @@ class PrivateNames:
             raise PrivateNameError(
                 f"{self._package} {version} has no {place}, which Filch uses ({error}); "
                 f"Filch was tested with {self._package} {versions}"
-            ) from error
+            ) from None  # the message has the reason
 
     def loaded(self, name: str) -> Any:
         """Return what has this name if its module is imported by now, else None: then nothing can be an instance."""

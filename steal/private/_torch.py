@@ -10,33 +10,18 @@ from ._names import PrivateNames
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-    from torch import _compile as compile_module
-    from torch import _neg_view as neg_view
+    from torch import Tensor, _compile as compile_module, _neg_view as neg_view
     from torch._C import (
         DisableTorchFunction,
-    )
-    from torch._C import (
         _AutoDispatchBelowAutograd as AutoDispatchBelowAutograd,
-    )
-    from torch._C import (
         _current_graph_task_id as current_graph_task_id,
-    )
-    from torch._C import (
         _DisableFuncTorch as DisableFuncTorch,
-    )
-    from torch._C import (
         _is_torch_function_mode_enabled as is_torch_function_mode_enabled,
-    )
-    from torch._C import (
         _is_tracing as is_tracing,
-    )
-    from torch._C import (
         _len_torch_dispatch_stack as len_torch_dispatch_stack,
     )
     from torch._decomp.decompositions import native_batch_norm
-    from torch._dynamo import config as dynamo_config
-    from torch._dynamo import list_backends, lookup_backend
+    from torch._dynamo import config as dynamo_config, lookup_backend
     from torch._dynamo.exc import RestartAnalysis
     from torch._export.serde import schema
     from torch._export.serde.serialize import ExportedProgramDeserializer
@@ -47,8 +32,6 @@ if TYPE_CHECKING:
     from torch._ops import (
         HigherOrderOperator,
         OpOverload,
-    )
-    from torch._ops import (
         _len_torch_dispatch_stack_pre_dispatch as len_torch_dispatch_stack_pre_dispatch,
     )
     from torch.autograd import _make_grads as make_grads
@@ -58,11 +41,7 @@ if TYPE_CHECKING:
     from torch.utils._mode_utils import no_dispatch
     from torch.utils._python_dispatch import (
         TorchDispatchMode,
-    )
-    from torch.utils._python_dispatch import (
         _disable_current_modes as disable_current_modes,
-    )
-    from torch.utils._python_dispatch import (
         _get_current_dispatch_mode_stack as get_current_dispatch_mode_stack,
     )
     from torch.utils._sympy import functions as sympy_functions
@@ -91,6 +70,9 @@ if TYPE_CHECKING:
     resolve_process_group: Callable[[str], Any]
     saved_tensors_hooks_enable: Callable[[], None]
     saved_tensors_hooks_get_disabled_error_message: Callable[[], str | None]
+    kernel_function: Any
+    kernel_function_of_cpp: Any
+    kernel_function_of_triton: Any
     weak_ref: Callable[[Any], int]
 
 NAMES = PrivateNames(
@@ -134,7 +116,6 @@ NAMES = PrivateNames(
         "kernel_function_of_triton": "torch._inductor.codegen.triton:set_kernel_post_grad_provenance_tracing",
         "len_torch_dispatch_stack": "torch._C:_len_torch_dispatch_stack",
         "len_torch_dispatch_stack_pre_dispatch": "torch._ops:_len_torch_dispatch_stack_pre_dispatch",
-        "list_backends": "torch._dynamo:list_backends",
         "list_mode_options": "torch._inductor:list_mode_options",
         "list_options": "torch._inductor:list_options",
         "lookup_backend": "torch._dynamo:lookup_backend",
@@ -175,6 +156,21 @@ VERBOSE_LOGS = ("torch.onnx", "torch.export", "torch._export", "torch.fx", "torc
 # Private attributes of objects, by the class that has them.
 ATTRIBUTES = {
     "torch:Tensor": ("_base", "_indices", "_is_zerotensor", "_post_accumulate_grad_hooks", "_values", "_version"),
+    "torch:UntypedStorage": ("_cdata",),
+    "torch._dynamo.eval_frame:OptimizedModule": ("_orig_mod",),
+    "torch._ops:HigherOrderOperator": ("_name",),
+    "torch._ops:OpOverload": ("_opname", "_overloadname", "_schema"),
+    "torch.autograd.graph:Node": ("_sequence_nr",),
+    "torch.distributed.tensor:DTensor": ("_local_tensor", "_spec"),
+    "torch.export:ExportedProgram": (
+        *("_constants", "_graph_module", "_graph_signature", "_module_call_graph", "_state_dict"),
+    ),
+    "torch.masked:MaskedTensor": ("_masked_data", "_masked_mask"),
+    "torch.nested._internal.nested_tensor:NestedTensor": ("_ragged_idx",),
+    "torch.nn:Buffer": ("_is_buffer",),
+    "torch.nn:Module": (
+        *("_buffers", "_compiled_call_impl", "_forward_hooks", "_forward_pre_hooks", "_modules", "_parameters"),
+    ),
 }
 
 if not TYPE_CHECKING:  # else any name would do

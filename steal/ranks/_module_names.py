@@ -5,18 +5,12 @@ from collections.abc import Iterator, Mapping
 from .._key import Key
 from .._records import ModuleInfo
 from ..dump._dump import Dump
-
-# The submodule that a wrapper of torch adds to the names of all modules below it.
-_WRAPPERS = {
-    "torch.nn.parallel.distributed:DistributedDataParallel": "module",
-    "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel": "_fsdp_wrapped_module",
-    "torch._dynamo.eval_frame:OptimizedModule": "_orig_mod",
-}
+from ..private._torch import WRAPPERS
 
 
 def wrapper_names(modules: Mapping[str, ModuleInfo]) -> dict[str, str]:
     """Return the names of wrapped modules by the name of the wrapper."""
-    steps = ((name, _WRAPPERS.get(info.type_name)) for name, info in modules.items())
+    steps = ((name, WRAPPERS.get(info.type_name)) for name, info in modules.items())
     return {name: f"{name}.{step}" if name else step for name, step in steps if step is not None}
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
+from ..private._torch import pytree
+from ..private._transformers import CACHES, MODELS
 from ._foreign import Foreign
 
 Child = tuple[str, Any, Any]  # (path step, key, child)
@@ -74,8 +75,7 @@ def _object(cls: type, value: Any) -> tuple[str, Iterator[Child]] | None:
 def is_cache_class(cls: type) -> bool:
     """Return whether a class is a cache of transformers, whose instances are fully described by their attributes."""
     return any(
-        base.__module__ == "transformers.cache_utils"
-        or (base.__module__.startswith("transformers.models.") and "Cache" in base.__name__)
+        base.__module__ == CACHES or (base.__module__.startswith(MODELS) and "Cache" in base.__name__)
         for base in cls.__mro__[:-1]
     )
 

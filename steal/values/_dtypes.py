@@ -6,6 +6,8 @@ import torch
 from onnx import TensorProto
 from torch import nn
 
+from ..private._torch import is_functorch_wrapped_tensor
+
 
 @dataclass(frozen=True)
 class Carrier:
@@ -66,7 +68,7 @@ OPAQUE_DTYPES = {
     )
     if hasattr(torch, name)
 }
-is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  there is no public API
+is_functorch_wrapped = is_functorch_wrapped_tensor
 _PLAIN_CLASSES = {torch.Tensor, nn.Parameter}
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..private._torch import DisableTorchFunction
 from ._arrays import array_to_tensor
 from ._children import Child, children, is_cache_class, step_to
 from ._dtypes import OPAQUE_DTYPES, is_storable
@@ -218,7 +219,7 @@ def _encode_any_tensor(state: _State, value: torch.Tensor, path: str) -> Spec:
     tag_and_parts, stored = None, value
     extra: Spec = {}
     layout: Spec = {}
-    with torch._C.DisableTorchFunction():  # noqa: SLF001  subclasses must not change how they are read
+    with DisableTorchFunction():  # subclasses must not change how they are read
         try:
             if state.local:
                 value, layout = local_form(value, exact=state.exact)

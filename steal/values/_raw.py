@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils import _python_dispatch
 
+from ..private._torch import (
+    DisableFuncTorch,
+    DisableTorchFunction,
+    disable_current_modes,
+    is_torch_function_mode_enabled,
+    len_torch_dispatch_stack,
+    len_torch_dispatch_stack_pre_dispatch,
+)
 from ._dtypes import CARRIERS, from_carrier
 
 SMALL, _LARGE = 2**14, 2**20  # bytes up to which Python's hash is used, and above which torch's threads are
@@ -46,23 +53,18 @@ _scratch = _HashBuffer()
 _at: Callable[[int], Any] = (c_char * SMALL).from_address
 
 
-_is_function_mode_active = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  there is no public API
-_count_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
-_count_export_modes = torch._ops._len_torch_dispatch_stack_pre_dispatch  # noqa: SLF001  as above
-
-
 def is_mode_active() -> bool:
     """Return whether a function mode, such as `with torch.device(…)`, or a dispatch mode is active in this thread."""
-    return _is_function_mode_active() or _count_dispatch_modes() > 0
+    return is_torch_function_mode_enabled() or len_torch_dispatch_stack() > 0
 
 
 def no_modes() -> ExitStack:
     """Return a context without dispatch modes, function modes and `__torch_function__` of subclasses."""
     stack = ExitStack()
-    stack.enter_context(torch._C.DisableTorchFunction())  # noqa: SLF001  there is no public API
+    stack.enter_context(DisableTorchFunction())
     # Torch's context takes long even where there is no mode, as in nearly every hook.
-    if _count_dispatch_modes() or _count_export_modes():  # type: ignore[no-untyped-call]
-        stack.enter_context(_python_dispatch._disable_current_modes())  # noqa: SLF001  as above
+    if len_torch_dispatch_stack() or len_torch_dispatch_stack_pre_dispatch():  # type: ignore[no-untyped-call]
+        stack.enter_context(disable_current_modes())
     return stack
 
 
@@ -136,7 +138,7 @@ def checksum(address: int, nbytes: int) -> int:
 def _torch_threads() -> Iterator[None]:
     """Allow torch's threads to work on raw memory, even inside a torch.func transformation."""
     _TorchThreads.started = True
-    with torch._C._DisableFuncTorch():  # noqa: SLF001  there is no public API
+    with DisableFuncTorch():
         yield
 
 

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ..private._torch import NAMES, AutoDispatchBelowAutograd, disabled_torch_function_impl, make_subclass
 from ._foreign import Spec
 from ._raw import no_modes
 
@@ -219,12 +220,12 @@ class LocalShard(torch.Tensor):
     """
 
     sharding: Sharding
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001  as `nn.Parameter`
+    __torch_function__ = disabled_torch_function_impl  # as `nn.Parameter`
 
     @classmethod
     def of(cls, tensor: torch.Tensor, sharding: Sharding) -> "LocalShard":
         """Return a view of a tensor that has the layout."""
-        shard: LocalShard = torch.Tensor._make_subclass(cls, tensor.detach(), tensor.requires_grad)  # noqa: SLF001  as `nn.Parameter`
+        shard: LocalShard = make_subclass(cls, tensor.detach(), tensor.requires_grad)  # as `nn.Parameter`
         shard.sharding = sharding
         return shard
 
@@ -247,11 +248,11 @@ def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Sharding | None]:
             return tensor, None
         local, _ = local_part(distributed._local_tensor)  # noqa: SLF001  to_local() would be part of the autograd graph
         return _mask(local.detach(), spec.placements), sharding
-    pending = _class_of("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
+    pending = NAMES.loaded("AsyncCollectiveTensor")
     if pending is not None and isinstance(tensor, pending):
         # Not `trigger_wait`, which changes the tensor; waiting twice is allowed. Autograd would pass it through Python.
-        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001  as torch's custom operators do
-            return torch.ops._c10d_functional.wait_tensor.default(tensor.elem), None  # type: ignore[attr-defined]  # noqa: SLF001
+        with AutoDispatchBelowAutograd():  # as torch's custom operators do
+            return torch.ops._c10d_functional.wait_tensor.default(tensor.elem), None  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
     return tensor, None
 
 

@@ -5,12 +5,10 @@ from typing import Any
 
 import torch
 
+from ..private._torch import expired, free_weak_ref, weak_ref
 from ._raw import checksum
 
 # A weak reference to a storage: it keeps the storage's address from being reused, but not its memory.
-_expired: Any = torch.UntypedStorage._expired  # noqa: SLF001  torch.multiprocessing tracks storages by these
-_weak: Any = torch.UntypedStorage._weak_ref  # noqa: SLF001  likewise
-_free: Any = torch.UntypedStorage._free_weak_ref  # noqa: SLF001  likewise
 
 # Nested tuples of plain values: Python's garbage collector stops tracking them after one pass, and there are many.
 # Offset, shape, strides, dtype, `is_conj()` and `is_neg()`:
@@ -39,7 +37,7 @@ class StoredTensors:
 
     def __del__(self) -> None:
         for weak, _, _ in getattr(self, "_storages", {}).values():  # torch.compile makes instances without __init__
-            _free(weak)
+            free_weak_ref(weak)
 
     @staticmethod
     def lookup_key(tensor: torch.Tensor, flags: tuple[bool, bool]) -> LookupKey | None:
@@ -67,7 +65,7 @@ class StoredTensors:
         """
         storage, identity, version, place = lookup
         weak, stored_version, views = self._storages.get(identity, _NO_STORAGE)
-        if stored_version != version or _expired(weak):
+        if stored_version != version or expired(weak):
             return None
         for stored_place, stored_checksum, reference, _ in views:
             if stored_place == place:
@@ -85,12 +83,12 @@ class StoredTensors:
         view = (place, data_checksum, reference, 0 if data_checksum is None else nbytes)
         if identity not in self._storages:
             self._sweep()
-            self._storages[identity] = (_weak(storage), version, (view,))
+            self._storages[identity] = (weak_ref(storage), version, (view,))
             return
         weak, stored_version, views = self._storages[identity]
-        if _expired(weak):
-            _free(weak)
-            self._storages[identity] = (_weak(storage), version, (view,))
+        if expired(weak):
+            free_weak_ref(weak)
+            self._storages[identity] = (weak_ref(storage), version, (view,))
         else:
             others = views if stored_version == version else ()
             others = tuple(other for other in others if other[0] != place)[-_MAX_VIEWS:]
@@ -104,8 +102,8 @@ class StoredTensors:
         for _ in range(min(_SWEEP_COUNT, len(self._storages))):
             identity = next(iter(self._storages))
             weak = self._storages[identity][0]
-            if _expired(weak):
-                _free(weak)
+            if expired(weak):
+                free_weak_ref(weak)
                 del self._storages[identity]
             else:
                 self._storages.move_to_end(identity)  # the last one to be checked again

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.masked import MaskedTensor
 
+from ..private._torch import DisableTorchFunction, make_per_channel_quantized_tensor, make_per_tensor_quantized_tensor
 from ._dtypes import CARRIERS, OPAQUE_DTYPES, dtype_name, dtype_of, is_functorch_wrapped, is_storable
 from ._foreign import Spec, type_name
 from ._raw import tensor_from_bytes
@@ -283,7 +284,7 @@ def join_parts(tag: str, entries: Spec, parts: dict[str, torch.Tensor], rows: li
         rows: the rows of a nested tensor.
     """
     # Their creation warns of prototype status; the user has seen that when the model created them.
-    with warnings.catch_warnings(), torch._C.DisableTorchFunction():  # noqa: SLF001  there is no public API
+    with warnings.catch_warnings(), DisableTorchFunction():
         warnings.simplefilter("ignore", UserWarning)
         return _JOINERS[tag](entries, parts, rows)
 
@@ -328,12 +329,12 @@ def _join_quantized(entries: Spec, parts: dict[str, torch.Tensor], _: list[torch
     values = parts["values"]
     if "axis" not in entries:
         scale, zero_point = float(entries["scale"]), int(entries["zero_point"])
-        return torch._make_per_tensor_quantized_tensor(values, scale, zero_point)  # noqa: SLF001  there is no public API
+        return make_per_tensor_quantized_tensor(values, scale, zero_point)
     (axis,) = check_integers([entries["axis"]])
     sizes = [tuple(parts[name].shape) for name in ("scale", "zero_point")]
     if not 0 <= axis < values.dim() or sizes != [(values.shape[axis],)] * 2:  # torch doesn't check this
         raise ValueError(f"scales of shapes {sizes} don't match axis {axis} of {list(values.shape)}")
-    return torch._make_per_channel_quantized_tensor(values, parts["scale"], parts["zero_point"], axis)  # noqa: SLF001  as above
+    return make_per_channel_quantized_tensor(values, parts["scale"], parts["zero_point"], axis)
 
 
 PART_TAGS = ("nested", "masked", "sparse", "quantized")  # the tags that `split_parts` returns

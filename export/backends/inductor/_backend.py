@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
 
 from filch.steal._tf32 import tf32_products
+from filch.steal.private import _torch
 from filch.steal.text._python import python_literal
 
 from ..._errors import BackendError
@@ -89,7 +90,7 @@ class InductorBackend:
         options = without(self.options, off)
         compiled = replace(self, options=options).compile(program, optimize=True)
         graphs: KernelGraphs = compiled.handle
-        known = torch._inductor.config.get_config_copy()  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  as list_options, which torch documents
+        known = _torch.get_config_copy()
         return CompiledVariant(
             compiled, switches_of(options, options.settings(), known), fingerprint_of(graphs.source_codes())
         )

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
+
+from filch.steal.private._torch import pytree
 
 from ...graph._arguments import written_arguments
 from ...graph._from_fx import operator_name

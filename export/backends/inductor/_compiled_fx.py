@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import fx
 
+from filch.steal.private import _torch
+
 from ..._errors import BackendError, reason
 from ...common._process_state import preserve_process_state
 from ...common._quiet import quiet
@@ -63,9 +65,7 @@ class CompiledGraph:
         try:
             self._call = self._compiled(module, examples, {**config, **_PROVENANCE})
         except Exception as error:  # Inductor raises errors of all types
-            from torch._dynamo.exc import RestartAnalysis  # noqa: PLC0415  loaded by now
-
-            if isinstance(error, BackendError | RestartAnalysis):  # Dynamo traces again
+            if isinstance(error, BackendError | _torch.RestartAnalysis):  # Dynamo traces again
                 raise
             raise BackendError(f"backend 'inductor' can't compile the program: {reason(error)}") from error
 
@@ -84,15 +84,14 @@ class CompiledGraph:
         self, module: fx.GraphModule, examples: Sequence[Any], settings: dict[str, Any]
     ) -> Callable[..., Any]:
         """Compile the graph; each graph that AOTAutograd makes of it is recorded by `_add_code`."""
-        with quiet():
-            from torch._functorch import config as functorch_config  # noqa: PLC0415  seconds that others need not wait
-            from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # noqa: PLC0415  as above
+        with quiet():  # they are imported now, which takes seconds
+            config, compile_fx, compile_inner = _torch.functorch_config, _torch.compile_fx, _torch.compile_fx_inner
 
         def compile_aot_graph(aot_module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
             with quiet(), record_lowering(aot_module, self._add_code, backward=bool(options.get("is_backward"))):
-                return compile_fx_inner(aot_module, inputs, **options)
+                return compile_inner(aot_module, inputs, **options)
 
-        with quiet(), preserve_process_state(), functorch_config.patch(enable_autograd_cache=False):
+        with quiet(), preserve_process_state(), config.patch(enable_autograd_cache=False):
             return compile_fx(module, list(examples), inner_compile=compile_aot_graph, config_patches=settings)  # type: ignore[return-value]
 
     def _add_code(self, lowered: LoweredGraph, run: Call) -> Call:

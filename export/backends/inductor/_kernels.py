@@ -9,7 +9,6 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,15 +16,12 @@ from unittest import mock
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
+
+from filch.steal.private import _torch
+from filch.steal.private._torch import pytree
 
 from ..._errors import BackendError
 
-# Inductor calls this function for each kernel; these modules import it by its name.
-_PROVENANCE_FUNCTION = "set_kernel_post_grad_provenance_tracing"
-_PROVENANCE_MODULES = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
-# Operations that call a library function which writes to its arguments; Inductor does not record their provenance.
-_UNRECORDED = ("ScatterFallback", "IndexPutFallback")
 _TUPLE_LAYOUT = "MultiOutputLayout"  # of a buffer that is not one tensor but several
 # In the generated code: the comment before a call, the definition of a kernel, and that of one with a file of its own.
 _HANDLE = re.compile(r"\[Provenance debug handles\] (\S+):(\d+)$", re.MULTILINE)
@@ -99,14 +95,14 @@ def record_lowering(
     The result of `callback` runs instead of the generated function.
 
     Raises:
-        BackendError: this version of torch lacks a private function that is needed.
+        PrivateNameError: this version of torch lacks a private function that is needed.
     """
     aot_graph = fx.Graph()  # a copy, because Inductor changes the graph
     output: Any = aot_graph.graph_copy(aot_module.graph, {}, return_output_node=True)
     if output is not None:
         aot_graph.output(output[0]).meta.update(output[1].meta)
     copied = fx.GraphModule(aot_module, aot_graph)
-    lowering_type = _private("torch._inductor.graph", "GraphLowering")
+    lowering_type = _torch.GraphLowering
     compile_to_module = lowering_type.compile_to_module
     recorded: dict[int, Kernel] = {}
 
@@ -117,25 +113,14 @@ def record_lowering(
         return module  # type: ignore[no-any-return]
 
     with _ONE_AT_A_TIME, contextlib.ExitStack() as stack:
-        for name in _PROVENANCE_MODULES:
-            function = _recording(_private(name, _PROVENANCE_FUNCTION), recorded)
-            stack.enter_context(mock.patch.object(import_module(name), _PROVENANCE_FUNCTION, function))
-        for name in _UNRECORDED:
-            operation_type = _private("torch._inductor.ir", name)
+        for name in _torch.KERNEL_FUNCTIONS:
+            place = _torch.NAMES.places[name].replace(":", ".")
+            stack.enter_context(mock.patch(place, _recording(_torch.NAMES.find(name), recorded)))
+        # They call a library function that writes to its arguments; Inductor does not record their provenance.
+        for operation_type in (_torch.ScatterFallback, _torch.IndexPutFallback):
             stack.enter_context(mock.patch.object(operation_type, "codegen", _with_comment(operation_type.codegen)))
         stack.enter_context(mock.patch.object(lowering_type, "compile_to_module", compile_and_call_back))
         yield
-
-
-def _private(module: str, name: str) -> Any:
-    """Return a private function or class of torch."""
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise BackendError(
-            f"backend 'inductor' can't see the kernels of torch {torch.__version__}: it has no {module}.{name}; "
-            "versions from 2.11 on have it"
-        ) from error
 
 
 def _recording(record: Callable[..., int | None], recorded: dict[int, Kernel]) -> Callable[..., int | None]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from filch.steal.private import _torch
+
 from ..._errors import BackendError
 from ...common._suggestions import suggestion
 from .._option_text import boolean, integer, literal, mapping
@@ -72,10 +74,10 @@ class InductorOptions:
         Raises:
             BackendError: Inductor does not know the mode or a setting.
         """
-        modes: dict[str, dict[str, Any]] = torch._inductor.list_mode_options()  # noqa: SLF001  torch documents it
+        modes: dict[str, dict[str, Any]] = _torch.list_mode_options()
         if self.mode is not None and self.mode not in modes:
             raise BackendError(f"Inductor has no mode {self.mode!r}; there are {', '.join(modes)}")
-        known: list[str] = torch._inductor.list_options()  # noqa: SLF001  torch documents it
+        known: list[str] = _torch.list_options()
         for name in self.config:
             if name not in known:
                 raise BackendError(f"Inductor has no setting {name!r}{suggestion(name, known)}")

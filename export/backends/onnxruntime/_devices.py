@@ -10,6 +10,8 @@ from typing import Any
 import onnxruntime as ort
 import torch
 
+from filch.steal.private import _onnxruntime
+
 from ..._errors import BackendError
 from ._backend import OnnxRuntimeBackend
 from ._options import CPU, CUDA, TENSORRT, OrtOptions, read_options
@@ -84,7 +86,7 @@ def _without_gpu() -> str:
 
 def _missing(library: str) -> str:
     """Return the first missing library that a provider needs; the provider's own if that is absent, or all exist."""
-    providers = [*(Path(ort.__file__).parent / "capi").glob(f"*onnxruntime_providers_{library}.*")]
+    providers = [*Path(_onnxruntime.capi.__file__).parent.glob(f"*onnxruntime_providers_{library}.*")]
     if not providers:
         return f"onnxruntime_providers_{library}, which it was installed without"
     (provider,) = providers

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnxruntime as ort
 
+from filch.steal.private import _onnxruntime
 from filch.steal.text._python import python_literal
 
 from ..._errors import BackendError
@@ -279,7 +280,7 @@ def _is_known(name: str) -> bool:
 def _libraries() -> list[mmap.mmap]:
     """Return the contents of the runtime's libraries, mapped into memory."""
     contents = []
-    for path in sorted((Path(ort.__file__).parent / "capi").iterdir()):
+    for path in sorted(Path(_onnxruntime.capi.__file__).parent.iterdir()):
         if {".so", ".dylib", ".dll", ".pyd"} & set(path.suffixes):
             with path.open("rb") as file:
                 contents.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -17,7 +17,8 @@ import torch
 from onnx import helper
 from onnx_ir import serde
 from torch import nn
-from torch.utils._pytree import tree_leaves
+
+from filch.steal.private._torch import pytree
 
 from ..._errors import BackendError
 from ...common._arrays import array_to_torch, torch_to_array
@@ -450,8 +451,8 @@ class _ContractCase:
         self.other_inputs: Values = {name: _other(tensor) for name, tensor in self.inputs.items()}
         with torch.no_grad():
             results, other_results = model(*args), model(*self.other_inputs.values())
-        self.expected: Values = dict(zip(graph.outputs, tree_leaves(results), strict=True))
-        self.others_expected: Values = dict(zip(graph.outputs, tree_leaves(other_results), strict=True))
+        self.expected: Values = dict(zip(graph.outputs, pytree.tree_leaves(results), strict=True))
+        self.others_expected: Values = dict(zip(graph.outputs, pytree.tree_leaves(other_results), strict=True))
         compiled = EagerBackend().compile(self.program, optimize=False)
         self.values: Values = {**EagerBackend().run(compiled, self.inputs, graph.producer), **self.expected}
 

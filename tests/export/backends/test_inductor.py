@@ -18,6 +18,7 @@ from filch.export.backends.inductor._kernels import Kernel
 from filch.export.backends.inductor._options import InductorOptions
 from filch.export.backends.inductor._wrapper import instrument
 from filch.steal import steal_forward
+from filch.steal.private import _torch
 from support.models.small import capture_of, module_of, recorded
 from support.processes.compilers import needs_compiler
 from support.thorough import slow
@@ -334,10 +335,10 @@ def test_a_missing_compiler_is_named(case):
 
 def test_a_torch_that_does_not_tell_is_refused(case, monkeypatch):
     """What says which operations a kernel computes has no public name; where it is missing, that is the reason."""
-    from torch._inductor import debug
-
-    monkeypatch.delattr(debug, "set_kernel_post_grad_provenance_tracing")
-    with pytest.raises(BackendError, match=r"'inductor' can't see the kernels of torch .*: it has no torch\._inductor"):
+    monkeypatch.setitem(_torch.NAMES.places, "kernel_function", "torch._inductor.debug:gone")
+    with pytest.raises(
+        BackendError, match=r"can't compile the program: .*torch .* has no torch\._inductor\.debug\.gone"
+    ):
         get_backend("inductor").compile(case.program, optimize=True)
 
 
