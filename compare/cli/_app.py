@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 
-from filch import __version__
-
 from ..common._streams import checked_output, show_all_characters
 from . import _cause, _compare, _many, _record
 from ._command import as_command
+from ._versions import version_lines
 
 app = typer.Typer(
     help=(
@@ -28,14 +27,14 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        typer.echo(__version__)
+        typer.echo("\n".join(version_lines()))
         raise typer.Exit
 
 
 @app.callback()
 def _common_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print all versions and exit.")
     ] = False,
 ) -> None:
     pass

@@ -52,9 +52,13 @@ def tried(package: str) -> list[str]:
     return sorted(versions, key=_release)
 
 
-def is_newer(package: str, version: str) -> bool:
-    """Return whether a version is newer than all that were tried; a development version is what it leads to."""
-    return bool(tried(package)) and _release(version) > _release(tried(package)[-1])
+def newest_tried(package: str, version: str) -> str | None:
+    """Return the newest version of a package that was tried if this one is newer, else None.
+
+    A development version counts as the version that it leads to. A package that was never tried has no newest version.
+    """
+    versions = tried(package)
+    return versions[-1] if versions and _release(version) > _release(versions[-1]) else None
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ OTHERS = {
     "steal/dump/_files.py": "creates and locks files",
     "steal/files/_outputs.py": "writes",
     "steal/files/_scratch.py": "creates and locks files",
+    "steal/private/_versions.py": "a file of this package",
 }
 
 
