@@ -91,7 +91,8 @@ def rows(
     for path in paths:
         bug = load(path)
         for command in COMMANDS[type(bug)]:
-            if command not in commands or (getattr(bug, "backward", False) and command == "check"):
+            others = {"check"} if getattr(bug, "backward", False) else {"compare_gradients"}
+            if command not in commands or command in others:
                 continue  # `check` judges the forward pass
             buggy, control = (answer(path, bug, way, command, limit=limit, results=results) for way in WAYS)
             print(f"{path.parent.name}/{path.stem}, {command}: {word(buggy)}; control {word(control)}", flush=True)

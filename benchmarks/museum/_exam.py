@@ -37,6 +37,16 @@ def torch_compile(path: Path, bug: TorchBug, way: str) -> Answer:
     return said(path, bug, [report for report in reports if report.outcome == "different"], len(reports))
 
 
+def gradients(path: Path, bug: TorchBug, way: str) -> Answer:
+    """Compare gradients, with `compare_gradients`."""
+    from filch.compare import compare_gradients
+
+    install(bug, way)
+    model, arguments = made(bug, way)
+    report = compare_gradients(model, copies(arguments))
+    return said(path, bug, [report] if report.outcome == "different" else [], 1)
+
+
 def check(path: Path, bug: TorchBug, way: str) -> Answer:
     """Run `filch check FILE:make -b inductor`."""
     from filch.compare import load_report
@@ -143,7 +153,7 @@ def compare_tool(path: Path, bug: ToolBug, way: str) -> Answer:  # noqa: ARG001 
 
 
 COMMANDS: dict[type, dict[str, Callable[..., Answer]]] = {
-    TorchBug: {"torch.compile": torch_compile, "check": check},
+    TorchBug: {"torch.compile": torch_compile, "check": check, "compare_gradients": gradients},
     OnnxBug: {"compare": compare_with_itself},
     ToolBug: {"compare": compare_tool},
 }

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from ..rendering._table import Column, Table
 from ..results._report import Report
 from ._graph_check import Compile, GraphCheck, TorchKernels, backward_report
 from ._graph_ir import GraphIr
+from ._judged_calls import JudgedCalls
 from ._options import DynamoOptions
 from ._through_onnx import ThroughOnnx
 
@@ -61,8 +63,9 @@ def filch(
     _draw(drawings, module, None)
     compiler = _compiler(settings)
     run = compiler(changed_copy(module), inputs)  # it may change the graph, which is the reference
-    check = GraphCheck(name, module, run, compiler, _compiler_name(settings), tolerance=settings.tolerance)
-    return _checked(run, check.report, settings)
+    return _judged(
+        GraphCheck(name, module, run, compiler, _compiler_name(settings), tolerance=settings.tolerance), settings
+    )
 
 
 def _by_backend(
@@ -79,7 +82,7 @@ def _by_backend(
     if not isinstance(backend, CompilesTorch):
         _draw(drawings, module, None)
         through = ThroughOnnx(module, backend, name)
-        return _checked(through, lambda values: through.report(values, settings.tolerance), settings)
+        return _checked_once(through, lambda values: through.report(values, settings.tolerance), settings)
     compiled = backend.compile_graph(module, inputs)
     _draw(drawings, module, compiled)
     tolerance = settings.tolerance
@@ -102,7 +105,7 @@ def _by_backend(
     check = GraphCheck(
         name, module, compiled.handle, compile_another, backend_name, TorchKernels(backend, compiled), tolerance
     )
-    return _checked(compiled.handle, check.report, settings)
+    return _judged(check, settings)
 
 
 def _draw(drawings: GraphIr | None, module: fx.GraphModule, compiled: Compiled | None) -> None:
@@ -111,7 +114,13 @@ def _draw(drawings: GraphIr | None, module: fx.GraphModule, compiled: Compiled |
         drawings.forward(module, compiled)
 
 
-def _checked(
+def _judged(check: GraphCheck, options: DynamoOptions) -> Callable[..., Any]:
+    """Return the compiled graph, whose calls are judged if reports are wanted."""
+    is_wanted = options.correctness_report is not False
+    return JudgedCalls(check, partial(_deliver, options=options)) if is_wanted else check.run
+
+
+def _checked_once(
     run: Callable[..., Any], make_report: Callable[[Sequence[Any]], Report], options: DynamoOptions
 ) -> Callable[..., Any]:
     """Return `run` with a report at its first call, which changes neither its inputs nor the random number state."""

@@ -1,19 +1,25 @@
-"""What a call does to its inputs: arguments, parameters and buffers, which are all inputs of a graph from Dynamo."""
+"""What a call does to its inputs: arguments, parameters and buffers, which are all inputs of a graph from Dynamo.
+
+It may write to them, and return a tensor in their memory: who writes to such a result writes to the input.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled, Stage
+from filch.export.common._copies import has_plain_memory
 from filch.steal.ranks._join import is_same_bits as has_same_bits
 
 from ..common._complex import complex_as_real
 from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
+from ..metrics._metrics import Difference
 from ..metrics._tolerance import ToleranceOption, given_limits
 from ..references._resolver import Reference
 from ..results._rows import Row
@@ -24,8 +30,13 @@ _DYNAMO_NAME = re.compile(r"l_(.+)_", re.IGNORECASE)  # `L_x_` is the input `x`
 
 def after(name: str) -> str:
     """Return what the value of an input after the call is called, as in `input cache, after the call`."""
+    return f"input {_python_name(name)}, after the call"
+
+
+def _python_name(name: str) -> str:
+    """Return the name of an input without what Dynamo adds."""
     matched = _DYNAMO_NAME.fullmatch(name)
-    return f"input {matched[1] if matched else name}, after the call"
+    return matched[1] if matched else name
 
 
 def values_after(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -71,3 +82,47 @@ def changed_rows(
     references = {name: Reference(wanted[name], "eager") for name in changed}
     rows, _ = compare_values(run, {}, references, None, Limits(graph, given_limits(tolerance)), float64=float64)
     return [row for row in rows if row.kind == "output"]
+
+
+def shared_memory(results: Iterable[Any], inputs: Mapping[str, Any]) -> list[frozenset[str]]:
+    """Return the names of the inputs that each result of a call shares memory with."""
+    addresses = {name: _address(item) for name, item in inputs.items()}
+    return [
+        frozenset(name for name, address in addresses.items() if address is not None and address == _address(item))
+        for item in results
+    ]
+
+
+def _address(item: Any) -> int | None:
+    """Return the address of a tensor's memory; None if it has none."""
+    has_memory = isinstance(item, torch.Tensor) and has_plain_memory(item) and item.numel()
+    return item.untyped_storage().data_ptr() if has_memory else None
+
+
+def shared_rows(
+    graph: Graph, expected: Sequence[frozenset[str]], actual: Sequence[frozenset[str]], *, stage: Stage
+) -> list[Row]:
+    """Return a row for each result that shares memory with other inputs than in eager PyTorch.
+
+    Args:
+        graph: the graph, with a name for each result.
+        expected: the inputs that each result shares memory with in eager PyTorch (see `shared_memory`).
+        actual: the same of the call that is judged.
+        stage: of the rows.
+    """
+    rows = []
+    for name, wanted, found in zip(graph.outputs, expected, actual, strict=True):
+        if wanted == found:
+            continue
+        node = graph.producer.get(name) or Node(name, "input", (), (name,))
+        kinds = {"shares memory with {}, but should not": found - wanted, "should share memory with {}": wanted - found}
+        reason = ", and ".join(text.format(_inputs(names)) for text, names in kinds.items() if names)
+        row = Row(0, stage, len(graph.nodes), "output", node.name, node.op, name, node.module, node.source)
+        difference = Difference(close=False, problem=reason)
+        rows.append(replace(row, status="different", reason=reason, difference=difference))
+    return rows
+
+
+def _inputs(names: Iterable[str]) -> str:
+    """Return inputs as in `input x and cache`."""
+    return f"input {' and '.join(sorted(map(_python_name, names)))}"

@@ -85,9 +85,13 @@ def _with_call(exported: Report | None, call: CompiledCall) -> Report | None:
     """
     if exported is not None and call.obstacle:
         return replace(exported, notes=(*exported.notes, call.obstacle))
-    if exported is not None and exported.close and call.is_close():
+    is_close = call.is_close()
+    if exported is not None and exported.close and is_close:
         return exported
     reports, problem = call.reports()
+    notes = [f"torch.compile makes {len(reports)} graphs of this call"] if len(reports) > 1 else []
+    if not is_close and not problem:
+        reports.append(call.results())
     wrong = next((report for report in reports if report.outcome == "different"), None)
     is_complete = bool(reports) and not problem and all(report.close for report in reports)
     if exported is not None and wrong is None and (exported.close or not is_complete):
@@ -95,7 +99,6 @@ def _with_call(exported: Report | None, call: CompiledCall) -> Report | None:
     found = wrong or next((report for report in reports if not report.close), next(iter(reports), None))
     if found is None:
         return None
-    notes = [f"torch.compile makes {len(reports)} graphs of this call"] if len(reports) > 1 else []
     if exported is not None:
         notes.append(f"the program that torch.export makes of the model is {exported.outcome}: this is another one")
     return replace(found, notes=(*notes, *filter(None, [problem]), *found.notes))

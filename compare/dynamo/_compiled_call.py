@@ -8,21 +8,30 @@ from typing import Any
 
 import torch
 
-from filch.steal import Key, phase
+from filch.export import Graph, Node, Value
+from filch.export.backends import Compiled
+from filch.steal import ModuleInfo, phase
 from filch.steal.private._torch import pytree
+from filch.steal.values._arguments import argument_tensors
 
 from ..common._errors import reason_of
-from ..float64._verdict import SUSPICIOUS
-from ..metrics._metrics import compare_tensors
+from ..judging._run import Run
+from ..metrics._limits import Limits
 from ..metrics._tolerance import ToleranceOption, given_limits
 from ..models._state import ModelState
 from ..models._subject import Subject
-from ..results._report import Report
-from ..runs._measured_levels import measured_levels
+from ..references._resolver import Reference
+from ..results._report import EAGER_PYTORCH, Report
+from ..runs._mode import float64_values
+from ._agreement import agrees
 from ._backend import filch
+from ._changed_inputs import after
+from ._compare_values import compare_values
 from ._options import DynamoOptions
 
-_CALL = Key("", 0, "V")  # names what the call computes
+_NOT_IN_GRAPHS = (
+    "the graphs that torch.compile makes of the call compute what their operations do: these are not those of the model"
+)
 
 
 @dataclass(frozen=True)
@@ -53,40 +62,41 @@ class CompiledCall:
     def is_close(self) -> bool:
         """Return whether the call returns, and writes to its inputs, what it does in eager PyTorch.
 
-        What exceeds the tolerance is judged by its rounding level, as in `diff`. No value of the graphs is kept in
-        memory. False also if the call fails.
+        What exceeds the tolerance is judged by its rounding level. No value of the graphs is kept in memory. False also
+        if the call fails.
         """
         try:
-            expected, actual = self._tensors_of(self.subject.model), self._tensors_of(self._compiled(report=False))
+            actual = self._values_of(self._compiled(report=False))
+            return agrees([*actual.values()], lambda: [*self._values_of(self.subject.model).values()], self.tolerance)
         except Exception:  # noqa: BLE001  the reports say which
             return False
-        if len(actual) != len(expected):
-            return False
-        limits = given_limits(self.tolerance)
-        close = [compare_tensors(*pair, tolerance=limits).close for pair in zip(actual, expected, strict=True)]
-        if all(close) or self.tolerance is not None:
-            return all(close)
-        levels, _ = measured_levels(self._put, {_CALL: expected})
-        judged = (levels.get(f"{_CALL.label}[{index}]") for index in range(len(expected)))
-        triples = zip(close, judged, expected, actual, strict=True)
-        return all(
-            known or (level is not None and level.reliable and level.ratio(value, other) <= SUSPICIOUS)
-            for known, level, value, other in triples
-        )
-
-    def _put(self, put: Callable[[Key, str, torch.Tensor], None]) -> None:
-        """Call the model, and pass on its results and the arguments afterwards."""
-        for index, tensor in enumerate(self._tensors_of(self.subject.model)):
-            put(_CALL, f"[{index}]", tensor)
 
     def reports(self) -> tuple[list[Report], str]:
         """Return a report for each graph that `torch.compile` makes of the call, and why there is none."""
         reports: list[Report] = []
         try:
-            self._tensors_of(self._compiled(report=reports))
+            self._values_of(self._compiled(report=reports))
         except Exception as error:  # noqa: BLE001  Dynamo and compilers raise errors of all types
             return reports, f"torch.compile fails on this call: {reason_of(error)}"
         return reports, "" if reports else "torch.compile finds nothing to compile in this call"
+
+    def results(self) -> Report:
+        """Return a report of what the call returns and writes to its arguments, whatever its graphs compute."""
+        run = partial(self._values_of, self.subject.model)
+        expected, actual = run(), self._values_of(self._compiled(report=False))
+        nodes = tuple(Node(name, "output", (), (name,)) for name in expected)
+        values = {name: Value(name, shape=tuple(tensor.shape)) for name, tensor in expected.items()}
+        graph = Graph("call", (), tuple(expected), (), nodes, values)
+        rows, _ = compare_values(
+            Run(0, "compiled", Compiled(graph, None), {}, actual),
+            {},
+            {name: Reference(tensor, "eager") for name, tensor in expected.items()},
+            None,
+            Limits(graph, given_limits(self.tolerance)),
+            float64=None if self.tolerance is not None else float64_values(run),
+        )
+        outputs = tuple(row for row in rows if row.kind == "output")
+        return Report(self.backend, EAGER_PYTORCH, "the compiled call", outputs, notes=(_NOT_IN_GRAPHS,))
 
     def _compiled(self, *, report: bool | list[Report]) -> Callable[..., Any]:
         """Return the compiled model; with a list, each graph is checked at its first call."""
@@ -96,9 +106,12 @@ class CompiledCall:
         )
         return compiled
 
-    def _tensors_of(self, function: Callable[..., Any]) -> list[torch.Tensor]:
-        """Call a function on copies of the arguments; return the tensors of its result and the arguments afterwards."""
+    def _values_of(self, function: Callable[..., Any]) -> dict[str, torch.Tensor]:
+        """Call a function on copies of the arguments; return its results and the arguments afterwards, by name."""
         args, kwargs = copy.deepcopy((self.subject.args, dict(self.subject.kwargs)))  # keeps how tensors share memory
         with phase("torch.compile"), ModelState(self.subject.model).restored(), torch.no_grad():
-            result = function(*args, **kwargs)
-        return [item for item in pytree.tree_leaves((result, args, kwargs)) if isinstance(item, torch.Tensor)]
+            results = function(*args, **kwargs)
+        named = {f"result{pytree.keystr(path)}": item for path, item in pytree.tree_leaves_with_path(results)}
+        arguments = argument_tensors(ModuleInfo.of(self.subject.model).parameters, args, kwargs)
+        named |= {after(path): item for path, item in arguments.items()}
+        return {name: item for name, item in named.items() if isinstance(item, torch.Tensor)}

@@ -11,8 +11,9 @@ from torch import nn
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 from filch.export.common._copies import copy_tensors
-from filch.steal import Capture, Key, steal_forward, tensors
+from filch.steal import Capture, Key, ModuleInfo, steal_forward, tensors
 from filch.steal.private._torch import pytree
+from filch.steal.values._arguments import argument_tensors
 
 from ..common._errors import CompareError
 from ..float64._values import Float64Values
@@ -28,9 +29,10 @@ from ..results._report import EAGER_PYTORCH, Report
 from ..runs._mode import float64_values
 from ._backend import filch
 from ._compare_values import compare_values
-from ._graph_check import BACKWARD, problem_notes
+from ._graph_check import problem_notes
 
 Loss = Callable[[Any], torch.Tensor]
+_ARGUMENT = "input "  # begins the names of arguments
 
 
 def compare_gradients(
@@ -46,7 +48,7 @@ def compare_gradients(
 
     Args:
         model: in train mode, usually; its gradients and buffers are restored afterwards.
-        args: its positional arguments.
+        args: its positional arguments; gradients of those that require one are compared, too.
         kwargs: its keyword arguments.
         inner: the compiler (see `DynamoOptions.inner`).
         loss: maps the model's result to a scalar; None is a weighted sum of all floating-point elements, with fixed
@@ -55,10 +57,11 @@ def compare_gradients(
 
     Returns:
         the report: with Inductor, the rows of the forward graphs and of each backward kernel, including gradients of
-        activations; then a row for the gradient of each parameter, in the order of the backward pass.
+        activations; then a row for the gradient of each argument that requires one and of each parameter, in the order
+        of the backward pass.
 
     Raises:
-        CompareError: no gradient reaches a parameter.
+        CompareError: no gradient reaches a parameter or an argument.
         FilchError: the compiler is unknown or not available.
     """
     limits = given_limits(tolerance)
@@ -69,7 +72,7 @@ def compare_gradients(
     with state.restored(), steal_forward(model, submodules=True, gradients=True) as capture:
         expected = _gradients(model, model, args, kwargs or {}, loss)
     if not expected:
-        raise CompareError("no gradient reaches a parameter of the model: is it frozen, or the loss detached?")
+        raise CompareError("no gradient reaches a parameter or an argument: is it frozen, or the loss detached?")
 
     def gradients() -> Mapping[str, torch.Tensor]:
         with state.restored():
@@ -80,11 +83,6 @@ def compare_gradients(
         compiled = torch.compile(model, backend=partial(filch, options=options))
         actual = _gradients(model, compiled, args, kwargs or {}, loss)
     notes = [*(note for report in reports for note in report.notes), *problem_notes(float64)]
-    if any(report.program.endswith(BACKWARD) for report in reports):
-        notes.append(
-            "backward kernels are compared with the backward graph after its operations were decomposed: "
-            "a wrong decomposition shows only in the gradients of the parameters"
-        )
     effects = (report.observer_effect for report in reports if report.observer_effect is not None)
     rows, graphs = joined([*reports, _parameter_report(actual, expected, capture, limits, float64)])
     return Report(
@@ -106,7 +104,7 @@ def _parameter_report(
     tolerance: float | Tolerance | None,
     float64: Float64Values | None,
 ) -> Report:
-    """Return a report with a row for each parameter, the last one first, in the order of the backward pass.
+    """Return a report with a row for each argument and parameter, the last one first, as in the backward pass.
 
     A parameter's gradient is a sum over the gradient of its module's output, which determines its rounding: a bias
     before a BatchNorm has a gradient of 0 plus rounding, of which the float64 run shows only a part, because it adds
@@ -114,8 +112,12 @@ def _parameter_report(
     """
     # Kinds of keys: `GO` is the gradient of a module's output, `GF` the final one of a parameter. The path "" is
     # that of an output that is one tensor.
-    owners = {name: name.rpartition(".")[0] for name in reversed([*expected])}
-    nodes = tuple(Node(name, "gradient", (path,), (f"{name}.grad",), module=name) for name, path in owners.items())
+    # The owner of an argument is the model.
+    owners = {name: "" if _is_argument(name) else name.rpartition(".")[0] for name in reversed([*expected])}
+    nodes = tuple(
+        Node(name, "gradient", (path,), (f"{name}.grad",), module=None if _is_argument(name) else name)
+        for name, path in owners.items()
+    )
     values = {f"{name}.grad": _value(f"{name}.grad", tensor) for name, tensor in expected.items()}
     summed = {
         key.name: tensors(capture[key])[""] for key in capture if key.kind == "GO" and "" in tensors(capture[key])
@@ -131,6 +133,8 @@ def _parameter_report(
     def of_sum(name: str, tensor: torch.Tensor) -> Difference | None:
         """Return the difference of a gradient if the rounding of what it was summed from explains it."""
         parameter = name.removesuffix(".grad")
+        if _is_argument(parameter):
+            return None
         size = partial(sizes.of, Key(parameter, 0, "GF"), "", expected[parameter].shape)
         difference, is_rounding = compare_summed(tensor, expected[parameter], size, tolerance=tolerance)
         return difference if is_rounding else None
@@ -142,6 +146,11 @@ def _parameter_report(
     return Report("", "", "parameters", tuple(rows), graphs={"compiled": bare_graph})
 
 
+def _is_argument(name: str) -> bool:
+    """Return whether a gradient is that of an argument, not of a parameter."""
+    return name.startswith(_ARGUMENT)
+
+
 def _value(name: str, tensor: torch.Tensor) -> Value:
     """Return the value of a graph that has the shape of a tensor."""
     return Value(name, shape=tuple(tensor.shape))
@@ -150,7 +159,7 @@ def _value(name: str, tensor: torch.Tensor) -> Value:
 def _gradients(
     model: nn.Module, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], loss: Loss
 ) -> dict[str, torch.Tensor]:
-    """Return the gradients of the parameters that the loss depends on, in the order of the model's parameters.
+    """Return the gradients of the parameters and arguments that the loss depends on, in their order.
 
     `run` is the model itself, or the model as compiled.
     """
@@ -160,6 +169,8 @@ def _gradients(
     if result.requires_grad:
         result.backward()  # type: ignore[no-untyped-call]
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    arguments = argument_tensors(ModuleInfo.of(model).parameters, copied_args, copied_kwargs)
+    gradients |= {f"{_ARGUMENT}{path}": item.grad for path, item in arguments.items() if item.requires_grad}
     return {name: gradient.detach().clone() for name, gradient in gradients.items() if gradient is not None}
 
 

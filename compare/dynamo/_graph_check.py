@@ -30,7 +30,7 @@ from ..references._resolver import Reference
 from ..results._report import EAGER_PYTORCH, Report
 from ..results._rows import ModelOperation, Row
 from ..runs._mode import float64_values
-from ._changed_inputs import changed_rows, values_after
+from ._changed_inputs import changed_rows, shared_memory, shared_rows, values_after
 from ._compare_values import compare_values
 from ._fx_operators import as_returned, fx_operators
 from ._node_values import NodeValues
@@ -38,6 +38,10 @@ from ._node_values import NodeValues
 BACKWARD = ", backward"  # suffix of the name of a graph
 _TRANSFORMED = "a transform of torch.func computes it: no such tensor exists outside of it"
 _SECOND = "a second compilation, which returns every value,"
+_DECOMPOSED = (
+    "backward kernels are compared with the backward graph after its operations were decomposed: what is wrong before "
+    "that shows only in the gradients themselves, which compare_gradients compares"
+)
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _CompareRun = Callable[..., tuple[list[Row], Difference | None]]  # see `compare_values`
 
@@ -111,6 +115,8 @@ class _Runs:
         float64: the float64 values; None with a tolerance.
         eager_inputs: the inputs by name, as the run in eager PyTorch leaves them: it may write to them.
         compiled_inputs: the same of the compiled run.
+        eager_memory: the inputs that each result of the run in eager PyTorch shares memory with.
+        compiled_memory: the same of the compiled run.
     """
 
     graph: Graph
@@ -120,6 +126,8 @@ class _Runs:
     float64: Float64Values | None
     eager_inputs: Mapping[str, Any]
     compiled_inputs: Mapping[str, Any]
+    eager_memory: Sequence[frozenset[str]]
+    compiled_memory: Sequence[frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,8 @@ class GraphCheck:
         backend: the compiler's name.
         kernels: what a backend of Filch has compiled the graph to; None for another compiler.
         tolerance: see `compare`.
+        values: returns what the graph that the user calls computes for inputs of `module`, by the names of nodes, if it
+            is not compiled from `module`; None is a second compilation of `module`, which returns every value.
     """
 
     name: str
@@ -143,6 +153,7 @@ class GraphCheck:
     backend: str
     kernels: TorchKernels | None = None
     tolerance: ToleranceOption = None
+    values: Callable[[Sequence[Any]], Mapping[str, torch.Tensor]] | None = None
 
     def report(self, inputs: Sequence[Any]) -> Report:
         """Run the graph in eager PyTorch, compiled, and compiled to return every value; on copies of `inputs`."""
@@ -170,7 +181,7 @@ class GraphCheck:
             notes += compiled.notes
         elif random:
             notes.append(f"{random[0]} draws random numbers: compiled code draws others than eager PyTorch")
-        rows = [*rows, *changed]
+        rows = [*rows, *changed, *shared_rows(graph, runs.eager_memory, runs.compiled_memory, stage=stage)]
         operators = (
             *fx_operators(self.module.graph, rows),
             *(ModelOperation("output", row.value, row) for row in changed),
@@ -192,19 +203,24 @@ class GraphCheck:
         arguments = dict(zip(graph.inputs, inputs, strict=True))
         eager_inputs, compiled_inputs = copy_tensors(inputs), copy_tensors(inputs)
         with _same_random_numbers():
-            eager = _eager_values(self.module, eager_inputs)
+            eager, eager_results = _eager_run(self.module, eager_inputs)
         graph = replace(graph, outputs=tuple(_judged_as(name, eager) for name in graph.outputs))
         float64 = self._float64(graph, arguments)
         with _same_random_numbers():
             results = _node_results(self.module, self.run(*compiled_inputs))
+        eager_after, compiled_after = (
+            dict(zip(graph.inputs, after, strict=True)) for after in (eager_inputs, compiled_inputs)
+        )
         return _Runs(
             graph,
             arguments,
             eager,
-            dict(zip(graph.outputs, results, strict=True)),
+            {name: _judged(result) for name, result in zip(graph.outputs, results, strict=True)},
             float64,
-            dict(zip(graph.inputs, eager_inputs, strict=True)),
-            dict(zip(graph.inputs, compiled_inputs, strict=True)),
+            eager_after,
+            compiled_after,
+            shared_memory(_node_results(self.module, eager_results), eager_after),
+            shared_memory(results, compiled_after),
         )
 
     def _comparison(self, runs: _Runs, random: Collection[str]) -> _CompareRun:
@@ -235,6 +251,9 @@ class GraphCheck:
             of this compilation are from those of the first one.
         """
         run = Run(0, "exported", Compiled(runs.graph, None), _tensors_only(runs.arguments), runs.outputs)
+        if self.values is not None:
+            rows, effect = compare_run(run, self.values(copy_tensors(inputs)), references, None)
+            return rows, effect, []
         values, problem = self._all_values(inputs)
         rows, effect = compare_run(run, values, references, None)
         if problem:
@@ -259,7 +278,7 @@ class GraphCheck:
             with _same_random_numbers():
                 derived = {} if self.kernels is None or decisions else self.kernels.references(arguments)
             copied = copy_tensors(dict(arguments))
-            values = _eager_values(self.module, [*copied.values()], decisions)
+            values, _ = _eager_run(self.module, [*copied.values()], decisions)
             return {**derived, **values, **values_after(copied)}
 
         graphs = [graph] if self.kernels is None else [self.kernels.compiled.graph, graph]
@@ -316,7 +335,7 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: Tolera
         program=name + BACKWARD,
         rows=tuple(rows),
         observer_effect=effect,
-        notes=tuple(problem_notes(float64)),
+        notes=(_DECOMPOSED, *problem_notes(float64)),
         graphs={"exported": run.graph, "compiled": origins.annotated()},
     )
 
@@ -338,10 +357,15 @@ def return_all_values(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule
     return list(clones), fx.GraphModule(module, graph)
 
 
-def _eager_values(
+def eager_values(module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """Return every tensor that the graph computes in eager PyTorch, copied to the CPU; it may change the inputs."""
+    return _eager_run(module, inputs)[0]
+
+
+def _eager_run(
     module: fx.GraphModule, inputs: Sequence[Any], decisions: Mapping[str, torch.Tensor] | None = None
-) -> dict[str, torch.Tensor]:
-    """Return every tensor that the graph computes in eager PyTorch, copied to the CPU; it may change the inputs.
+) -> tuple[dict[str, torch.Tensor], Sequence[Any]]:
+    """Return every tensor that the graph computes in eager PyTorch, copied to the CPU, and what the graph returns.
 
     It is copied before a later operation changes it in place; what is returned is copied again, at the end (see
     `as_returned`).
@@ -368,10 +392,10 @@ def _eager_values(
             return other.to(value.device, value.dtype, copy=True) if are_floats or other.dtype == value.dtype else value
 
     returned = Recorder(module).run(*inputs)
-    for node, value in zip(_results(module), returned, strict=True):
+    for node, value in zip(results_of(module), returned, strict=True):
         if isinstance(node, fx.Node) and _is_plain(value):
             values[as_returned(node.name)] = _copied(value)
-    return values
+    return values, returned
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -395,11 +419,15 @@ def _judged_as(name: str, eager: Mapping[str, torch.Tensor]) -> str:
 
 def _node_results(module: fx.GraphModule, returned: Sequence[Any]) -> list[Any]:
     """Return the results that are nodes of the graph, without the constants among them."""
-    values = [value for value, result in zip(returned, _results(module), strict=True) if isinstance(result, fx.Node)]
-    return [complex_as_real(value.detach().cpu()) if isinstance(value, torch.Tensor) else value for value in values]
+    return [value for value, result in zip(returned, results_of(module), strict=True) if isinstance(result, fx.Node)]
 
 
-def _results(module: fx.GraphModule) -> Sequence[Any]:
+def _judged(result: Any) -> Any:
+    """Return a result as it is judged: a tensor on the CPU, with real numbers."""
+    return complex_as_real(result.detach().cpu()) if isinstance(result, torch.Tensor) else result
+
+
+def results_of(module: fx.GraphModule) -> Sequence[Any]:
     """Return what a graph from Dynamo returns: nodes and constants, without nesting."""
     results: Any = module.graph.output_node().args[0]
     return results  # type: ignore[no-any-return]

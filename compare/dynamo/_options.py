@@ -19,7 +19,8 @@ class DynamoOptions:
     """How each graph from Dynamo is compiled, checked and shown.
 
     Attributes:
-        correctness_report: True prints a report for each graph at its first call; a list or a function receives it.
+        correctness_report: True judges each call of a graph, and prints a report of the first one, and of later ones
+            that differ; a list or a function receives them.
         print_input_graph: print each graph from Dynamo.
         dump_graph_ir: a folder; its subfolders `graph_0`, `graph_1` and so on hold the drawings of each graph from
             Dynamo and of the compiler's steps, as hidet's JSON and as text.

@@ -138,8 +138,9 @@ class Report(Result):
         """
         if self.introduced:
             first = self.introduced[0]
-            origins = (row for row in self.diverged if row.stage == "exported" and row.node in first.origins)
-            return next((row for row in origins if row.isolated is None and row.call == first.call), first)
+            exported = (row for row in self.diverged if row.stage == "exported" and row.kind != "output")
+            origins = (row for row in exported if row.node in first.origins and row.call == first.call)
+            return next((row for row in origins if row.isolated is None), first)
         return next((row for row in self.diverged if row.kind != "output"), next(iter(self.diverged), None))
 
     @property

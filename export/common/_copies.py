@@ -24,11 +24,11 @@ def copy_tensors(values: Any, device: torch.device | None = None) -> Any:
         device: the device of the copies; None is that of each tensor.
     """
     tensors = [item for item in pytree.tree_leaves(values) if isinstance(item, torch.Tensor)]
-    spans = _copied_spans([tensor for tensor in tensors if _is_plain(tensor)], device)
+    spans = _copied_spans([tensor for tensor in tensors if has_plain_memory(tensor)], device)
 
     def copied(tensor: torch.Tensor) -> torch.Tensor:
         source = tensor.detach()
-        copy = _part(source, *spans[_address(source)]) if _is_plain(source) else source.to(device, copy=True)
+        copy = _part(source, *spans[_address(source)]) if has_plain_memory(source) else source.to(device, copy=True)
         return copy.requires_grad_(tensor.requires_grad)
 
     return pytree.tree_map_only(torch.Tensor, copied, values)
@@ -83,7 +83,7 @@ def _address(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  data_ptr is 0 for all empty ones
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def has_plain_memory(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is numbers in strided memory and nothing else: no subclass, not sparse, not quantized."""
     is_tensor = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return is_tensor and tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"

@@ -393,9 +393,16 @@ def _pop_signatures(exported: ExportedProgram, calls: EagerCalls) -> Signatures:
 
 
 def _untranslated(exported: ExportedProgram) -> tuple[ExportedProgram, ir.Model]:
-    """Return the program in functional form, and its graph; see `untranslated`."""
-    with quiet():
-        functional = exported.run_decompositions({})
+    """Return the program in functional form, and its graph; see `untranslated`.
+
+    Raises:
+        ExportError: torch can't bring it into that form.
+    """
+    try:
+        with quiet():
+            functional = exported.run_decompositions({})
+    except Exception as error:
+        raise ExportError(f"torch can't bring the exported program into functional form: {reason(error)}") from error
     return functional, untranslated(functional)
 
 

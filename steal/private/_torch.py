@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     )
     from torch._decomp.decompositions import native_batch_norm
     from torch._dynamo import config as dynamo_config, lookup_backend
+    from torch._dynamo.convert_frame import compile_frame, get_compile_id, orig_code_map, preserve_global_state
     from torch._dynamo.exc import RestartAnalysis
+    from torch._dynamo.utils import get_metrics_context
     from torch._export.serde import schema
     from torch._export.serde.serialize import ExportedProgramDeserializer
     from torch._functorch import config as functorch_config
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+    from torch._guards import CompileContext, compile_context
     from torch._inductor import list_mode_options, list_options
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch._ops import (
@@ -81,6 +84,7 @@ NAMES = PrivateNames(
         "AsyncCollectiveTensor": "torch.distributed._functional_collectives:AsyncCollectiveTensor",
         "AutoDispatchBelowAutograd": "torch._C:_AutoDispatchBelowAutograd",
         "CAPTURE_STRATEGIES": "torch.onnx._internal.exporter._capture_strategies:CAPTURE_STRATEGIES",
+        "CompileContext": "torch._guards:CompileContext",
         "DisableFuncTorch": "torch._C:_DisableFuncTorch",
         "DisableTorchFunction": "torch._C:DisableTorchFunction",
         "ExportedProgramDeserializer": "torch._export.serde.serialize:ExportedProgramDeserializer",
@@ -92,6 +96,8 @@ NAMES = PrivateNames(
         "ScatterFallback": "torch._inductor.ir:ScatterFallback",
         "TorchDispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
         "call_impl": "torch.nn:Module._call_impl",
+        "compile_context": "torch._guards:compile_context",
+        "compile_frame": "torch._dynamo.convert_frame:compile_frame",
         "compile_fx": "torch._inductor.compile_fx:compile_fx",
         "compile_fx_inner": "torch._inductor.compile_fx:compile_fx_inner",
         "compile_module": "torch._compile",
@@ -104,9 +110,11 @@ NAMES = PrivateNames(
         "expired": "torch:UntypedStorage._expired",
         "free_weak_ref": "torch:UntypedStorage._free_weak_ref",
         "functorch_config": "torch._functorch.config",
+        "get_compile_id": "torch._dynamo.convert_frame:get_compile_id",
         "get_config_copy": "torch._inductor.config:get_config_copy",
         "get_current_dispatch_mode_stack": "torch.utils._python_dispatch:_get_current_dispatch_mode_stack",
         "get_dynamic_layer_stack_depth": "torch._C._functorch:get_dynamic_layer_stack_depth",
+        "get_metrics_context": "torch._dynamo.utils:get_metrics_context",
         "get_sequence_nr": "torch.autograd:_get_sequence_nr",
         "is_functorch_wrapped_tensor": "torch._C._functorch:is_functorch_wrapped_tensor",
         "is_torch_function_mode_enabled": "torch._C:_is_torch_function_mode_enabled",
@@ -126,7 +134,9 @@ NAMES = PrivateNames(
         "native_batch_norm": "torch._decomp.decompositions:native_batch_norm",
         "neg_view": "torch:_neg_view",
         "no_dispatch": "torch.utils._mode_utils:no_dispatch",
+        "orig_code_map": "torch._dynamo.convert_frame:orig_code_map",
         "pop_dynamic_layer_stack_and_undo_to_depth": "torch._C._functorch:pop_dynamic_layer_stack_and_undo_to_depth",
+        "preserve_global_state": "torch._dynamo.convert_frame:preserve_global_state",
         "pytree": "torch.utils._pytree",
         "queue_callback": "torch.autograd:Variable._execution_engine.queue_callback",
         "resolve_process_group": "torch.distributed.distributed_c10d:_resolve_process_group",
