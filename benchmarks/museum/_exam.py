@@ -77,7 +77,7 @@ def said(path: Path, bug: TorchBug, wrong: Sequence[Any], count: int) -> Answer:
     first = wrong[0].first_divergence
     if first is None:
         return {"flagged": True, "place": NOTHING, "says": wrong[0].headline}
-    names = " ".join([first.op, first.value, *getattr(first, "operators", ()), *getattr(first, "origins", ())])
+    names = [first.op, first.value, *getattr(first, "operators", ()), *getattr(first, "origins", ())]
     line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if text.rstrip().endswith(MARK))
     return {
         "flagged": True,
@@ -88,10 +88,12 @@ def said(path: Path, bug: TorchBug, wrong: Sequence[Any], count: int) -> Answer:
     }
 
 
-def place(names: str, operators: str, near: str) -> str:
+def place(names: Sequence[str], operators: str, near: str) -> str:
     """Return how right names are, by the regular expressions of a case."""
     patterns = {RIGHT: operators, NEAR: near}
-    return next((kind for kind, text in patterns.items() if re.search(text, names, re.IGNORECASE)), WRONG)
+    return next(
+        (kind for kind, text in patterns.items() if any(re.search(text, name, re.IGNORECASE) for name in names)), WRONG
+    )
 
 
 def compare_with_itself(path: Path, bug: OnnxBug, way: str) -> Answer:  # noqa: ARG001  as the other commands
@@ -148,7 +150,7 @@ def compare_tool(path: Path, bug: ToolBug, way: str) -> Answer:  # noqa: ARG001 
     found = report.first_divergence
     if found is None:
         return {"flagged": True, "place": NOTHING, "says": report.headline}
-    names = " ".join([found.node, found.op, found.value, *found.operators, *found.origins])
+    names = [found.node, found.op, found.value, *found.operators, *found.origins]
     return {"flagged": True, "place": place(names, bug.operators, bug.near), "says": str(found)[:300]}
 
 

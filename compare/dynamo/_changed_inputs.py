@@ -6,6 +6,7 @@ It may write to them, and return a tensor in their memory: who writes to such a 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,10 +31,10 @@ _DYNAMO_NAME = re.compile(r"l_(.+)_", re.IGNORECASE)  # `L_x_` is the input `x`
 
 def after(name: str) -> str:
     """Return what the value of an input after the call is called, as in `input cache, after the call`."""
-    return f"input {_python_name(name)}, after the call"
+    return f"input {python_name(name)}, after the call"
 
 
-def _python_name(name: str) -> str:
+def python_name(name: str) -> str:
     """Return the name of an input without what Dynamo adds."""
     matched = _DYNAMO_NAME.fullmatch(name)
     return matched[1] if matched else name
@@ -56,6 +57,7 @@ def changed_rows(
     stage: Stage,
     tolerance: ToleranceOption,
     float64: Float64Values | None = None,
+    writers: Mapping[str, Node] = MappingProxyType({}),
 ) -> list[Row]:
     """Return a row for each input that a call changes, or that should be changed, as for an output.
 
@@ -66,6 +68,7 @@ def changed_rows(
         stage: of the rows.
         tolerance: see `compare`.
         float64: the float64 values of the inputs after the call (see `after`); None judges by tolerance.
+        writers: the last node that writes to an input, by the input's name, if it is known.
     """
     given, wanted, found = (
         {name: complex_as_real(item.detach().cpu()) for name, item in values_after(inputs).items()}
@@ -74,7 +77,8 @@ def changed_rows(
     changed = [
         name for name, item in given.items() if not all(has_same_bits(item, other[name]) for other in (wanted, found))
     ]
-    nodes = tuple(Node(name, "input", (), (name,)) for name in changed)
+    last = {after(name): node for name, node in writers.items()}
+    nodes = tuple(replace(last.get(name, Node(name, "input", (), ())), inputs=(), outputs=(name,)) for name in changed)
     values = {name: Value(name, shape=tuple(given[name].shape)) for name in changed}
     graph = Graph("inputs after the call", (), tuple(changed), (), nodes, values)
     results = {name: found[name] for name in changed}
@@ -125,4 +129,4 @@ def shared_rows(
 
 def _inputs(names: Iterable[str]) -> str:
     """Return inputs as in `input x and cache`."""
-    return f"input {' and '.join(sorted(map(_python_name, names)))}"
+    return f"input {' and '.join(sorted(map(python_name, names)))}"

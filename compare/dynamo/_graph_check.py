@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from filch.export import BackendError, Graph, graph_from_fx
+from filch.export import BackendError, Graph, Node, graph_from_fx
 from filch.export.backends import Backend, BackwardRun, Compiled, Isolates, ProvidesReferences, ReferenceLookup, Stage
 from filch.export.common._copies import copy_tensors
 from filch.export.evaluation._unpredictable import random_nodes, uninitialized_nodes
@@ -32,6 +32,7 @@ from ..results._rows import ModelOperation, Row
 from ..runs._mode import float64_values
 from ._changed_inputs import changed_rows, shared_memory, shared_rows, values_after
 from ._compare_values import compare_values
+from ._eager_run import Writes, eager_run, results_of, return_all_values, transformed, written
 from ._fx_operators import as_returned, fx_operators
 from ._node_values import NodeValues
 
@@ -117,6 +118,8 @@ class _Runs:
         compiled_inputs: the same of the compiled run.
         eager_memory: the inputs that each result of the run in eager PyTorch shares memory with.
         compiled_memory: the same of the compiled run.
+        writes: what nodes write to in eager PyTorch (see `EagerRun`).
+        writers: the last node that writes to each input, by the input's name.
     """
 
     graph: Graph
@@ -128,6 +131,8 @@ class _Runs:
     compiled_inputs: Mapping[str, Any]
     eager_memory: Sequence[frozenset[str]]
     compiled_memory: Sequence[frozenset[str]]
+    writes: Writes
+    writers: Mapping[str, Node]
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,13 @@ class GraphCheck:
         graph, arguments, float64 = runs.graph, runs.arguments, runs.float64
         stage: Stage = "exported" if self.kernels is None else "compiled"
         changed = changed_rows(
-            arguments, runs.eager_inputs, runs.compiled_inputs, stage=stage, tolerance=self.tolerance, float64=float64
+            arguments,
+            runs.eager_inputs,
+            runs.compiled_inputs,
+            stage=stage,
+            tolerance=self.tolerance,
+            float64=float64,
+            writers=runs.writers,
         )
         references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in runs.eager.items()}
         random = random_nodes(self.module.graph)
@@ -203,11 +214,13 @@ class GraphCheck:
         arguments = dict(zip(graph.inputs, inputs, strict=True))
         eager_inputs, compiled_inputs = copy_tensors(inputs), copy_tensors(inputs)
         with _same_random_numbers():
-            eager, eager_results = _eager_run(self.module, eager_inputs)
+            run = eager_run(self.module, eager_inputs)
+        eager, graph = run.values, _with_writes(graph, run.writes)
         graph = replace(graph, outputs=tuple(_judged_as(name, eager) for name in graph.outputs))
         float64 = self._float64(graph, arguments)
         with _same_random_numbers():
             results = _node_results(self.module, self.run(*compiled_inputs))
+        nodes = {node.name: node for node in graph.nodes}
         eager_after, compiled_after = (
             dict(zip(graph.inputs, after, strict=True)) for after in (eager_inputs, compiled_inputs)
         )
@@ -219,8 +232,10 @@ class GraphCheck:
             float64,
             eager_after,
             compiled_after,
-            shared_memory(_node_results(self.module, eager_results), eager_after),
+            shared_memory(_node_results(self.module, run.returned), eager_after),
             shared_memory(results, compiled_after),
+            run.writes,
+            {name: nodes[writer] for name, writer in run.writers.items()},
         )
 
     def _comparison(self, runs: _Runs, random: Collection[str]) -> _CompareRun:
@@ -230,15 +245,15 @@ class GraphCheck:
             runs: the runs of the graph.
             random: the names of the nodes that draw random numbers.
         """
-        transformed = _transformed(self.module.graph)
+        inner = transformed(self.module.graph)
         return partial(
             compare_values,
             limits=Limits(runs.graph, given_limits(self.tolerance)),
             float64=runs.float64,
-            node_values=None if transformed else partial(NodeValues, self.module, runs.arguments),
+            node_values=None if inner else partial(NodeValues, self.module, runs.arguments),
             uninitialized=uninitialized_nodes(self.module.graph),
             drawing=random,
-            reasons=dict.fromkeys(transformed, _TRANSFORMED),
+            reasons=dict.fromkeys(inner, _TRANSFORMED),
         )
 
     def _compare_all_values(
@@ -254,7 +269,7 @@ class GraphCheck:
         if self.values is not None:
             rows, effect = compare_run(run, self.values(copy_tensors(inputs)), references, None)
             return rows, effect, []
-        values, problem = self._all_values(inputs)
+        values, problem = self._all_values(inputs, runs.writes)
         rows, effect = compare_run(run, values, references, None)
         if problem:
             note = f"{_SECOND} does not work, so that its values were not judged: {problem}"
@@ -278,15 +293,15 @@ class GraphCheck:
             with _same_random_numbers():
                 derived = {} if self.kernels is None or decisions else self.kernels.references(arguments)
             copied = copy_tensors(dict(arguments))
-            values, _ = _eager_run(self.module, [*copied.values()], decisions)
+            values = eager_run(self.module, [*copied.values()], decisions).values
             return {**derived, **values, **values_after(copied)}
 
         graphs = [graph] if self.kernels is None else [self.kernels.compiled.graph, graph]
         return float64_values(run, *graphs, with_decisions=lambda decisions: partial(run, decisions))
 
-    def _all_values(self, inputs: Sequence[Any]) -> tuple[dict[str, torch.Tensor], str]:
+    def _all_values(self, inputs: Sequence[Any], writes: Writes) -> tuple[dict[str, torch.Tensor], str]:
         """Return every value of the graph from a compilation that returns them all, or why there is no such one."""
-        names, module = return_all_values(self.module)
+        names, module = return_all_values(self.module, writes)
         try:
             compiled = self.compile(module, copy_tensors(inputs))
             with _same_random_numbers():
@@ -301,6 +316,19 @@ def problem_notes(float64: Float64Values | None) -> list[str]:
     if float64 is None or not float64.problem:
         return []
     return [f"values without a float64 value were judged by tolerance: {float64.problem}"]
+
+
+def _with_writes(graph: Graph, writes: Writes) -> Graph:
+    """Return the graph with what nodes write to as their values, in place of None or beside what they return."""
+    names = {node: written(node, owner) for node, owner in writes.items()}
+    values = {names[node]: replace(graph.values[owner], name=names[node]) for node, owner in writes.items()}
+
+    def outputs(node: Node) -> tuple[str, ...]:
+        own = node.outputs if graph.values[node.outputs[0]].shape is not None else ()
+        return (*own, names[node.name])
+
+    nodes = (replace(node, outputs=outputs(node)) if node.name in names else node for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes), values={**graph.values, **values})
 
 
 def _with_weights(graph: Graph, arguments: Mapping[str, Any]) -> Graph:
@@ -340,76 +368,6 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: Tolera
     )
 
 
-def return_all_values(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule]:
-    """Return the names of the tensors that a graph computes, and a copy of the graph that returns them all."""
-    graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    clones: dict[str, fx.Node] = {}
-    clone = _cloned if _transformed(module.graph) else torch.clone
-    for node in module.graph.nodes:
-        if node.op == "output":
-            continue
-        env[node] = graph.node_copy(node, env.__getitem__)
-        if node.op.startswith("call_") and _is_plain(node.meta.get("example_value")):
-            clones[node.name] = graph.call_function(clone, (env[node],))  # a later operation may be in-place
-            clones[node.name].meta.update(example_value=node.meta["example_value"])
-    graph.output(tuple(clones.values()))
-    return list(clones), fx.GraphModule(module, graph)
-
-
-def eager_values(module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """Return every tensor that the graph computes in eager PyTorch, copied to the CPU; it may change the inputs."""
-    return _eager_run(module, inputs)[0]
-
-
-def _eager_run(
-    module: fx.GraphModule, inputs: Sequence[Any], decisions: Mapping[str, torch.Tensor] | None = None
-) -> tuple[dict[str, torch.Tensor], Sequence[Any]]:
-    """Return every tensor that the graph computes in eager PyTorch, copied to the CPU, and what the graph returns.
-
-    It is copied before a later operation changes it in place; what is returned is copied again, at the end (see
-    `as_returned`).
-
-    Args:
-        module: the graph.
-        inputs: its inputs.
-        decisions: what the compiled graph has chosen, such as indices, comparisons or rounded numbers, by the names of
-            nodes. Later nodes read it in place of what the node returns here, if it has the same shape and dtype. Of
-            two floating-point dtypes, it is converted: a decision known in float64 is the same number in both.
-    """
-    values: dict[str, torch.Tensor] = {}
-
-    class Recorder(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            value = super().run_node(n)
-            if not n.op.startswith("call_") or not _is_plain(value):
-                return value
-            values[n.name] = _copied(value)
-            other = (decisions or {}).get(n.name)
-            if other is None or other.shape != value.shape:
-                return value
-            are_floats = other.is_floating_point() and value.is_floating_point()
-            return other.to(value.device, value.dtype, copy=True) if are_floats or other.dtype == value.dtype else value
-
-    returned = Recorder(module).run(*inputs)
-    for node, value in zip(results_of(module), returned, strict=True):
-        if isinstance(node, fx.Node) and _is_plain(value):
-            values[as_returned(node.name)] = _copied(value)
-    return values, returned
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor to the CPU, outside of torch.func's transforms."""
-    with temporarily_clear_interpreter_stack():
-        return tensor.detach().to("cpu", copy=True)
-
-
-def _cloned(tensor: torch.Tensor) -> torch.Tensor:
-    """Clone a tensor outside of torch.func's transforms: a clone within `torch.func.grad` ends with it."""
-    with temporarily_clear_interpreter_stack():
-        return tensor.clone()
-
-
 def _judged_as(name: str, eager: Mapping[str, torch.Tensor]) -> str:
     """Return the name of a result's reference: its own, unless it is an input or a later node writes to it."""
     returned = as_returned(name)
@@ -425,27 +383,6 @@ def _node_results(module: fx.GraphModule, returned: Sequence[Any]) -> list[Any]:
 def _judged(result: Any) -> Any:
     """Return a result as it is judged: a tensor on the CPU, with real numbers."""
     return complex_as_real(result.detach().cpu()) if isinstance(result, torch.Tensor) else result
-
-
-def results_of(module: fx.GraphModule) -> Sequence[Any]:
-    """Return what a graph from Dynamo returns: nodes and constants, without nesting."""
-    results: Any = module.graph.output_node().args[0]
-    return results  # type: ignore[no-any-return]
-
-
-def _transformed(graph: fx.Graph) -> set[str]:
-    """Return the names of the nodes whose values exist only within a transform of torch.func."""
-    return {node.name for node in graph.nodes if _is_transformed(node.meta.get("example_value"))}
-
-
-def _is_transformed(value: Any) -> bool:
-    """Return whether a value is a tensor within a transform of torch.func, such as `vmap` or `grad`."""
-    return isinstance(value, torch.Tensor) and is_functorch_wrapped_tensor(value)
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value is a tensor outside of the transforms of torch.func."""
-    return isinstance(value, torch.Tensor) and not _is_transformed(value)
 
 
 def _tensors_only(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -13,12 +13,13 @@ from filch.export.evaluation._unpredictable import random_nodes
 from ..common._complex import complex_as_real
 from ..results._report import Report
 from ._agreement import agrees
-from ._graph_check import GraphCheck, eager_values, results_of
+from ._eager_run import eager_run, results_of
+from ._graph_check import GraphCheck
 from ._trace import Trace, has_sizes, is_same_code, trace_of_caller
 
 _OTHER_CODE = (
-    "this call runs the graph of an earlier one, although its code, numbers or tensors are others: torch.compile has no "
-    "guard that tells the two apart. What the earlier graph computes is compared with a graph that is traced anew"
+    "this call runs the graph of an earlier one, although its code, numbers or tensors are others: torch.compile has "
+    "no guard that tells the two apart. What the earlier graph computes is compared with a graph that is traced anew"
 )
 _OTHER_SIZES = (
     "what the graph for all sizes computes is compared with a graph that is traced for the sizes of this call"
@@ -86,7 +87,7 @@ class JudgedCalls:
             return [*self.check.run(*own(given)), *[torch.empty(0)] * count][:count]
 
         def values(given: Sequence[Any]) -> dict[str, torch.Tensor]:
-            return eager_values(module, own(given))
+            return eager_run(module, own(given)).values
 
         name = f"{self.check.name}, call {self._count}"
         beside = replace(self.check, name=name, module=trace.module, run=run, kernels=None, values=values)

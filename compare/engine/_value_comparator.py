@@ -384,6 +384,7 @@ class RunRows:
         computes = provenance.of(node) if provenance else ()
         origin = provenance.node_with_module(node) if provenance else node  # the last one with a module
         kind = "fused" if len(computes) > 1 else "node"
+        sources = (item.source for item in (node, origin, *reversed(computes)))
         if name in self._graph.constant_values:
             kind = "constant"
         elif provenance is not None and provenance.is_inserted(node):
@@ -392,7 +393,9 @@ class RunRows:
             "index": self._indices[name],
             "kind": kind,
             "module": node.module if node.module is not None else origin.module,
-            "source": node.source or origin.source,
+            "source": node.source
+            or origin.source
+            or next((item.source for item in computes[::-1] if item.source), None),
             **_origins(computes),
             "code": node.code,
             "seconds": self._run.seconds.get(node.name),

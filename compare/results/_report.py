@@ -5,7 +5,7 @@ import io
 import os
 import reprlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
@@ -138,10 +138,22 @@ class Report(Result):
         """
         if self.introduced:
             first = self.introduced[0]
-            exported = (row for row in self.diverged if row.stage == "exported" and row.kind != "output")
-            origins = (row for row in exported if row.node in first.origins and row.call == first.call)
-            return next((row for row in origins if row.isolated is None), first)
+            return next(self._exported_causes(first), first)
         return next((row for row in self.diverged if row.kind != "output"), next(iter(self.diverged), None))
+
+    def _exported_causes(self, wrong: Row) -> Iterator[Row]:
+        """Yield exported rows that may be the cause of a wrong compiled one, unless they ran in isolation.
+
+        They are those of the nodes that it computes, and those before them whose value no compiled row has.
+        """
+        rows = [row for row in self.rows if row.call == wrong.call and row.kind != "output"]
+        known = {row.value for row in rows if row.stage == "compiled" and row.judged}
+        exported = [row for row in rows if row.stage == "exported"]
+        last = max((row.index for row in exported if row.node in wrong.origins), default=-1)
+        for row in exported:
+            is_candidate = row.node in wrong.origins or (row.index <= last and row.value not in known)
+            if is_candidate and row.diverged and row.isolated is None:
+                yield row
 
     @property
     def first_difference(self) -> str:

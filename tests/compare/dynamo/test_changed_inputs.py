@@ -156,3 +156,36 @@ def test_buffers_are_judged_with_gradients(wrong):
     assert report.close != wrong, report
     if wrong:
         assert "running_mean" in report.first_divergence.value
+
+
+def test_what_an_operation_writes_through_a_view_is_a_value_of_its_own():
+    """The base is judged after the write, and a write to an input names the operation that does it."""
+
+    def function(x, state):
+        x = x.exp()
+        x[:, 1:].neg_()
+        state[0] = 2.0
+        return x * 2
+
+    def forgets(graph, inputs):
+        """Compile to what writes nothing through a view, nor to the state."""
+        for node in list(graph.graph.nodes):
+            if node.target == "neg_" or getattr(node.target, "__name__", "") == "setitem":
+                node.replace_all_uses_with(node.args[0])
+                graph.graph.erase_node(node)
+        graph.recompile()
+        return graph.forward
+
+    for inner, wrong in (("eager", []), (forgets, ["input state, after the call"])):
+        reports = []
+        options = {"correctness_report": reports, "inner": inner}
+        torch.compile(function, backend="filch", options=options)(torch.randn(2, 3), torch.zeros(3))
+        (report,) = reports
+        rows = {row.value: row for row in report.rows}
+
+        assert report.close is not bool(wrong)
+        assert rows["x, after neg_"].diverged is bool(wrong)
+        assert rows["state, after setitem"].diverged is bool(wrong)
+        changed = rows["input state, after the call"]
+        assert (changed.diverged, changed.op) == (bool(wrong), "setitem")
+        assert changed.source == rows["state, after setitem"].source

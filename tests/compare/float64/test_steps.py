@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from faults.decisions import replaced
 from filch.compare import compare
-from filch.compare.dynamo._graph_check import _eager_run
+from filch.compare.dynamo._eager_run import eager_run
 from filch.compare.float64._decision_values import differing
 from filch.compare.float64._verdict import Float64Value, rounding_verdict
 from filch.compare.runs._evaluation import Float64Evaluator
@@ -136,7 +136,7 @@ def test_torch_compile_goes_on_with_a_decision_in_float64():
     module = fx.symbolic_trace(module_of(lambda self, x: (x.round() * 2,)))
     x = torch.tensor([0.4999, 3.0], dtype=torch.float16)
     (name,) = (node.name for node in module.graph.nodes if node.target == "round")
-    values, _ = _eager_run(module, [x], {name: torch.tensor([1.0, 3.0], dtype=torch.float64)})
+    values = eager_run(module, [x], {name: torch.tensor([1.0, 3.0], dtype=torch.float64)}).values
     assert values[name].tolist() == [0.0, 3.0]
     assert torch.equal(values["mul"], torch.tensor([2.0, 6.0], dtype=torch.float16))
 
