@@ -14,7 +14,6 @@ from filch.export import BackendError, Graph, Node, graph_from_fx
 from filch.export.backends import Backend, BackwardRun, Compiled, Isolates, ProvidesReferences, ReferenceLookup, Stage
 from filch.export.common._copies import copy_tensors
 from filch.export.evaluation._unpredictable import random_nodes, uninitialized_nodes
-from filch.steal.private._torch import is_functorch_wrapped_tensor, temporarily_clear_interpreter_stack
 from filch.steal.ranks._join import is_same_bits as has_same_bits
 
 from ..common._complex import complex_as_real

@@ -393,9 +393,7 @@ class RunRows:
             "index": self._indices[name],
             "kind": kind,
             "module": node.module if node.module is not None else origin.module,
-            "source": node.source
-            or origin.source
-            or next((item.source for item in computes[::-1] if item.source), None),
+            "source": next(filter(None, sources), None),
             **_origins(computes),
             "code": node.code,
             "seconds": self._run.seconds.get(node.name),

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     )
     from torch._decomp.decompositions import native_batch_norm
     from torch._dynamo import config as dynamo_config, lookup_backend
-    from torch._dynamo.convert_frame import compile_frame, get_compile_id, orig_code_map, preserve_global_state
+    from torch._dynamo.convert_frame import compile_frame, get_compile_id, preserve_global_state
     from torch._dynamo.exc import RestartAnalysis
-    from torch._dynamo.utils import get_metrics_context
+    from torch._dynamo.utils import get_metrics_context, orig_code_map
     from torch._export.serde import schema
     from torch._export.serde.serialize import ExportedProgramDeserializer
     from torch._functorch import config as functorch_config
@@ -134,7 +134,7 @@ NAMES = PrivateNames(
         "native_batch_norm": "torch._decomp.decompositions:native_batch_norm",
         "neg_view": "torch:_neg_view",
         "no_dispatch": "torch.utils._mode_utils:no_dispatch",
-        "orig_code_map": "torch._dynamo.convert_frame:orig_code_map",
+        "orig_code_map": "torch._dynamo.utils:orig_code_map",
         "pop_dynamic_layer_stack_and_undo_to_depth": "torch._C._functorch:pop_dynamic_layer_stack_and_undo_to_depth",
         "preserve_global_state": "torch._dynamo.convert_frame:preserve_global_state",
         "pytree": "torch.utils._pytree",
