@@ -33,12 +33,12 @@ def share(found: Answer) -> float:
     return sum(count for _, count in found["unjudged"]) / max(1, found["values"])
 
 
-def problems(found: Answer, expected: str) -> Iterator[str]:
+def problems(found: Answer, *outcomes: str) -> Iterator[str]:
     """Yield which targets an answer about a file misses; a file that a tool can't convert misses none."""
     if "error" in found:
         yield found["error"]
     elif "refused" not in found:
-        if found["outcome"] != expected:
+        if found["outcome"] not in outcomes:
             yield f"{found['outcome']}: {found['says']}; first: {found['first']}"
         if share(found) > MAX_UNJUDGED:
             yield f"{share(found):.1%} of the values not judged: {'; '.join(found['named'])}"
@@ -66,7 +66,7 @@ def files(names: Sequence[str], ways: Sequence[str], *, limit: int) -> bool:
             kept = FOLDER / "files" / f"{path.replace('/', '.')}.{way}.json"
             found = ask(kept, f"{path} {way} {text}", answer, file, given, way, place, limit=limit)
             answers[way] = found
-            for problem in problems(found, "different" if (path, way) in DIFFERENT else "close"):
+            for problem in problems(found, "close", *(["different"] if (path, way) in DIFFERENT else [])):
                 missed += 1
                 print(f"MISSED {path}, {way}: {problem}", flush=True)
             if "refused" in found:
