@@ -20,11 +20,11 @@ XDIST := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-newest test-fleet fuzz lint fix docs coverage bench museum corpus gpu clean \
+.PHONY: help demo test test-versions test-fleet fuzz lint fix docs coverage bench museum corpus gpu clean \
 	test-page lint-page fix-page test-no-page lint-no-page fix-no-page
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.installed ## record, export and compare a tiny language model
 	$(BIN)/filch demo
@@ -32,9 +32,8 @@ demo: $(VENV)/.installed ## record, export and compare a tiny language model
 test: test-$(PAGE) $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` runs some of them
 	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 
-test-newest: ## run the tests with the newest versions that pip finds, not those of constraints.txt
-	rm -f build/newest/.installed-test
-	$(MAKE) test VENV=build/newest CONSTRAINTS=--upgrade
+test-versions: ## run the tests with the lowest, the pinned and the newest versions, for docs/versions.md
+	$(PYTHON) tools/versions.py $(ARGS)
 
 test-fleet: $(VENV)/.installed-fleet ## run fleets on Ray and submitit, whose nodes and jobs are killed
 	$(BIN)/python -m pytest -m fleet tests/compare/fleet $(ARGS)
