@@ -202,7 +202,7 @@ COMMANDS = {
     "steal": command("steal", "MODEL", "-o", "new.onnx", measured=LARGE),
     "restore": Command(restore_all, ("before.onnx",), models=0),
     "check": command("check", "MODEL", "--json", measured=LARGE),
-    "check -b inductor": command("check", "MODEL", "-b", "inductor", "--json"),
+    "check -b inductor": command("check", "MODEL", "-b", "inductor", "--json", measured=LARGE),
     "compare run.onnx a.onnx": command("compare", "run.onnx", "program/a.onnx", "--json"),
     "compare --mapping": command("compare", "run.onnx", "program/a.onnx", "--mapping", "map.toml", "--json"),
     "compare a.onnx b.onnx": command("compare", "program/a.onnx", "copy/a.onnx", "--json"),
