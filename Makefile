@@ -20,7 +20,7 @@ XDIST := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-versions test-fleet fuzz lint fix docs coverage bench museum corpus gpu clean \
+.PHONY: help demo test test-versions test-fleet fuzz lint fix docs coverage bench budgets museum corpus gpu clean \
 	test-page lint-page fix-page test-no-page lint-no-page fix-no-page
 
 help: ## list the targets
@@ -69,6 +69,9 @@ coverage: $(VENV)/.installed-test ## list the lines that no test runs; fail belo
 
 bench: $(VENV)/.installed-test ## repeat the measurements of docs/evidence.md
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+budgets: $(VENV)/.installed-test ## measure again what commands cost, and compare it with benchmarks/budgets.toml
+	$(BIN)/python benchmarks/budgets.py $(ARGS)
 
 museum: $(VENV)/.installed-test ## ask about bugs that others reported; answers that are known are kept
 	$(BIN)/python benchmarks/museum $(ARGS)
