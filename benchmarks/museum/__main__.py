@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,16 +86,23 @@ def word(found: Answer) -> str:
 
 
 def rows(
-    paths: Sequence[Path], commands: Sequence[str], *, limit: int, results: Path
+    paths: Sequence[Path], commands: Sequence[str], *, limit: int, results: Path, jobs: int
 ) -> Iterator[tuple[Path, Any, str, Answer, Answer]]:
     """Yield each case with a command, and the answers about the bug and its control."""
+    questions = []
     for path in paths:
         bug = load(path)
-        for command in COMMANDS[type(bug)]:
-            others = {"check"} if getattr(bug, "backward", False) else {"compare_gradients"}
-            if command not in commands or command in others:
-                continue  # `check` judges the forward pass
-            buggy, control = (answer(path, bug, way, command, limit=limit, results=results) for way in WAYS)
+        # `check` judges the forward pass.
+        others = {"check"} if getattr(bug, "backward", False) else {"compare_gradients"}
+        known = [command for command in COMMANDS[type(bug)] if command in commands and command not in others]
+        questions += [(path, bug, command) for command in known]
+
+    def answers(question: tuple[Path, Any, str]) -> list[Answer]:
+        path, bug, command = question
+        return [answer(path, bug, way, command, limit=limit, results=results) for way in WAYS]
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for (path, bug, command), (buggy, control) in zip(questions, pool.map(answers, questions), strict=True):
             print(f"{path.parent.name}/{path.stem}, {command}: {word(buggy)}; control {word(control)}", flush=True)
             for label, found in (("bug", buggy), ("control", control)):
                 if text := found.get("error") or (label == "control" and found.get("says")):
@@ -137,9 +145,12 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=300, help="seconds for each question (default: 300)")
     names = sorted({command for known in COMMANDS.values() for command in known})
     parser.add_argument("--commands", nargs="+", choices=names, default=names, help="only these (default: all)")
+    parser.add_argument("--jobs", type=int, default=2, help="questions at a time (default: 2)")
     parser.add_argument("--results", type=Path, default=Path("build/museum/results"), help="where answers are kept")
     options = parser.parse_args()
-    found = [*rows(cases(options.cases), options.commands, limit=options.limit, results=options.results)]
+    found = [
+        *rows(cases(options.cases), options.commands, limit=options.limit, results=options.results, jobs=options.jobs)
+    ]
     head = ("command", "bugs", "count", "flagged", "right", "near", "line", "blamed", "controls flagged", "errors")
     print(f"\n{table(head, [list(row) for row in totals(found)])}\n\n{describe_environment(*PACKAGES)}")
     # A bug counts as flagged if one of the commands flags it.
