@@ -10,6 +10,7 @@ import argparse
 import functools
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,8 @@ sys.path.insert(0, str(HERE.parent))
 from _measure import describe_environment, table
 
 from museum._exam import COMMANDS
-from museum._prove import WAYS, environment_of, load
+from museum._peers import NEEDS, PEERS
+from museum._prove import WAYS, environment_of, installed, load
 
 FOLDERS = ("torch", "onnxruntime", "tools")
 PACKAGES = ("torch", "onnx", "onnxruntime-gpu")
@@ -61,6 +63,9 @@ def answer(path: Path, bug: Any, way: str, command: str, *, limit: int, results:
         return found
     with tempfile.TemporaryDirectory() as folder:
         environment = environment_of(bug, way) | {"TORCHINDUCTOR_CACHE_DIR": folder}
+        if command in PEERS[type(bug)]:
+            more = map(str, map(installed, NEEDS))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), *more)))
         arguments = [sys.executable, str(HERE / "_exam.py"), str(path), way, command]
         try:
             done = subprocess.run(
@@ -82,7 +87,7 @@ def word(found: Answer) -> str:
     if not found["flagged"]:
         return "-"
     line = {True: ", line", False: "", None: ""}[found.get("line")]
-    return f"{found['place']}{line}"
+    return f"{found.get('place', 'flagged')}{line}"
 
 
 def rows(
@@ -94,7 +99,8 @@ def rows(
         bug = load(path)
         # `check` judges the forward pass.
         others = {"check"} if getattr(bug, "backward", False) else {"compare_gradients"}
-        known = [command for command in COMMANDS[type(bug)] if command in commands and command not in others]
+        kinds = (*COMMANDS[type(bug)], *PEERS[type(bug)])
+        known = [command for command in kinds if command in commands and command not in others]
         questions += [(path, bug, command) for command in known]
 
     def answers(question: tuple[Path, Any, str]) -> list[Answer]:
@@ -107,7 +113,7 @@ def rows(
             for label, found in (("bug", buggy), ("control", control)):
                 if text := found.get("error") or (label == "control" and found.get("says")):
                     print(f"    {label}: {text}", flush=True)
-            if buggy.get("place") not in ("right", None):
+            if buggy.get("place") != "right" and "says" in buggy:
                 print(f"    says: {buggy['says']}", flush=True)
             yield path, bug, command, buggy, control
 
@@ -143,8 +149,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", help="only those whose folder and name contain one of these texts")
     parser.add_argument("--limit", type=int, default=300, help="seconds for each question (default: 300)")
-    names = sorted({command for known in COMMANDS.values() for command in known})
-    parser.add_argument("--commands", nargs="+", choices=names, default=names, help="only these (default: all)")
+    own, peers = ({name for known in kinds.values() for name in known} for kinds in (COMMANDS, PEERS))
+    names = sorted(own | peers)
+    parser.add_argument("--commands", nargs="+", choices=names, default=sorted(own), help="default: those of Filch")
     parser.add_argument("--jobs", type=int, default=2, help="questions at a time (default: 2)")
     parser.add_argument("--results", type=Path, default=Path("build/museum/results"), help="where answers are kept")
     options = parser.parse_args()
@@ -155,7 +162,9 @@ def main() -> int:
     print(f"\n{table(head, [list(row) for row in totals(found)])}\n\n{describe_environment(*PACKAGES)}")
     # A bug counts as flagged if one of the commands flags it.
     best: dict[Path, list[tuple[Answer, Answer]]] = {}
-    for path, _, _, buggy, control in found:
+    for path, _, command, buggy, control in found:
+        if command in peers:
+            continue
         best.setdefault(path, []).append((buggy, control))
     flagged = sum(any(buggy.get("flagged") for buggy, _ in answers) for answers in best.values())
     placed = sum(any(buggy.get("place") in ("right", "near") for buggy, _ in answers) for answers in best.values())

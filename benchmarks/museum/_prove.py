@@ -137,7 +137,7 @@ def installed(requirement: str) -> Path:
     """Return a folder for PYTHONPATH with a version of a package, which is installed when it is first asked for."""
     name, _, version = requirement.partition("==")
     folder = FOLDER / f"{name}-{version}"
-    if not (folder / name).exists():
+    if not (folder / name.replace("-", "_")).exists():
         command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), requirement]
         subprocess.run(command, check=True)
     return folder
