@@ -15,9 +15,10 @@ _RATIO = 4
 def copy_tensors(values: Any, device: torch.device | None = None) -> Any:
     """Return nested values with copies of their tensors, which have the same strides and share memory in the same way.
 
-    The memory around them is copied, too, as `as_strided` may read it, and a compiler may join arguments to one that is
-    the whole memory. If that is more than 1 MiB and four times what they use, as for a batch of a data set, only what
-    they use is copied. A tensor without plain memory, such as a sparse one, is cloned.
+    Copies of views are views, too, as a compiler may join arguments that are views of one tensor to that tensor. The
+    memory around them is copied, too, as `as_strided` may read it. If that is more than 1 MiB and four times what
+    they use, as for a batch of a data set, only what they use is copied. A tensor without plain memory, such as a
+    sparse one, is cloned.
 
     Args:
         values: any nesting of tensors and other values.
@@ -25,13 +26,29 @@ def copy_tensors(values: Any, device: torch.device | None = None) -> Any:
     """
     tensors = [item for item in pytree.tree_leaves(values) if isinstance(item, torch.Tensor)]
     spans = _copied_spans([tensor for tensor in tensors if has_plain_memory(tensor)], device)
+    copies: dict[int, torch.Tensor] = {}  # also of what tensors are views of, by identity
 
     def copied(tensor: torch.Tensor) -> torch.Tensor:
-        source = tensor.detach()
-        copy = _part(source, *spans[_address(source)]) if has_plain_memory(source) else source.to(device, copy=True)
-        return copy.requires_grad_(tensor.requires_grad)
+        """Return the copy of a tensor, which is a view if the tensor is one."""
+        if not has_plain_memory(tensor):
+            return tensor.detach().to(device, copy=True)
+        storage, begin = spans[_address(tensor)]
+        base = tensor._base  # noqa: SLF001  there is no public name
+        if base is None or begin or storage.nbytes() < _span(base)[1] or not _is_plain_view(tensor, base):
+            return copies.setdefault(id(tensor), _part(tensor.detach(), storage, begin))
+        whole = copies.setdefault(id(base), _part(base.detach(), storage, begin))
+        return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
-    return pytree.tree_map_only(torch.Tensor, copied, values)
+    made = pytree.tree_map_only(torch.Tensor, copied, values)
+    for tensor, copy in zip(tensors, filter(torch.is_tensor, pytree.tree_leaves(made)), strict=True):
+        copy.requires_grad_(tensor.requires_grad)
+    return made
+
+
+def _is_plain_view(tensor: torch.Tensor, base: torch.Tensor) -> bool:
+    """Return whether `as_strided` of a tensor gives a view of it, and takes no part in gradients."""
+    bits = (item.is_conj() or item.is_neg() for item in (tensor, base))
+    return has_plain_memory(base) and tensor.dtype == base.dtype and not base.requires_grad and not any(bits)
 
 
 def _copied_spans(

@@ -101,6 +101,18 @@ def test_a_copy_has_the_numbers_and_the_strides_of_the_tensor(tensor):
     assert tensor.is_meta or torch.equal(copied.to_dense() if copied.is_sparse else copied, _dense(tensor))
 
 
+def test_the_copy_of_a_view_is_a_view_of_the_copy():
+    """A compiler may join two views of one tensor to that tensor, with its shape."""
+    whole = torch.arange(12.0).view(3, 4).clone()
+    copied, row = copy_tensors((whole, whole[1]))
+
+    assert row._base is copied  # noqa: SLF001
+    row.add_(100)
+    assert copied[1].tolist() == row.tolist() and whole[1].tolist() == [4, 5, 6, 7]
+    assert copy_tensors(whole[1])._base.shape == whole.shape  # noqa: SLF001
+    assert copy_tensors(nn.Parameter(whole)[1].detach()).is_leaf
+
+
 def _dense(tensor):
     return tensor.to_dense() if tensor.is_sparse else tensor
 
