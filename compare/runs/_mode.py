@@ -29,6 +29,7 @@ from ..float64._noise import unit_of, with_noise
 from ..float64._values import Float64Values, RecordedValues
 from ..float64._verdict import Float64Value
 
+_LARGE = 2**22  # bytes, from which on the float64 counterpart of what is only read is computed at each read
 _Read = Callable[[torch.Tensor], torch.Tensor]
 Way = Literal["exact", "noisy"]
 TensorFunction = Callable[[], Mapping[str, torch.Tensor]]  # returns tensors by name
@@ -97,6 +98,7 @@ class _Shadow:
         affected: whether they depend on a decision that noise changed.
         noise: the unit of the noise of those that are left out of `flats`.
         seed: selects it.
+        source: returns the storage, from which `flats` are computed at each read; None if they are kept.
     """
 
     flats: list[torch.Tensor]
@@ -106,6 +108,7 @@ class _Shadow:
     affected: bool = False
     noise: float = 0.0
     seed: int = 0
+    source: Callable[[], torch.UntypedStorage | None] | None = None
 
     @property
     def is_leaf(self) -> bool:
@@ -115,13 +118,25 @@ class _Shadow:
     def fits(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of this storage has its dtype, and its size is that of the storage."""
         size = tensor.untyped_storage().nbytes()
-        return _real_dtype(tensor) == self.dtype and size == self.flats[0].numel() * self.dtype.itemsize
+        has_size = not self.flats or size == self.flats[0].numel() * self.dtype.itemsize
+        return _real_dtype(tensor) == self.dtype and has_size
 
     def flat(self, way: int) -> torch.Tensor:
         """Return the numbers of a way to compute."""
         if way < len(self.flats):
             return self.flats[way]
-        return with_noise(self.flats[0], self.noise, seed=self.seed) if self.noise else self.flats[0]
+        first = self.flats[0] if self.flats else self._converted()
+        return with_noise(first, self.noise, seed=self.seed) if way and self.noise else first
+
+    def _converted(self) -> torch.Tensor:
+        """Return the numbers of the storage in float64."""
+        storage: Any = None if self.source is None else self.source()  # not None: it is the key of this object
+        whole = _whole(storage, self.dtype)
+        return torch.empty_like(whole, dtype=float64_dtype(self.dtype)).copy_(whole)
+
+    def keep(self) -> None:
+        """Keep the numbers as they are, because something writes to the storage."""
+        self.flats = self.flats or [self._converted()]
 
     def separate(self, count: int) -> None:
         """Keep the numbers of each way to compute, so that they can be written to."""
@@ -201,6 +216,9 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in call.written if reads_float64 else ():
             if self._shadow(tensor) is None:
                 self._add_leaf(tensor)
+        for tensor in call.written:
+            if (shadow := self._shadow(tensor)) is not None:
+                shadow.keep()
         result = func(*args, **call.kwargs)
         results = _tensors(result)
         if not all(map(is_dense, (*results, *call.written))):
@@ -349,10 +367,11 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _add_leaf(self, tensor: torch.Tensor) -> None:
         """Add the float64 counterpart of a storage that the run has not computed; other tensors may share it."""
-        real = _real_dtype(tensor)
-        whole = _whole(tensor.untyped_storage(), real)
-        copied = torch.empty_like(whole, dtype=float64_dtype(real)).copy_(whole)
-        self._shadows[tensor.untyped_storage()] = _Shadow([copied], real, pending=unit_of(real))
+        real, storage = _real_dtype(tensor), tensor.untyped_storage()
+        shadow = _Shadow([], real, pending=unit_of(real), source=ref(storage))
+        if len(self._ways) == 1 or storage.nbytes() < _LARGE:
+            shadow.keep()
+        self._shadows[storage] = shadow
 
     def _add_noise(self, shadow: _Shadow) -> None:
         """Add the pending noise."""

@@ -6,12 +6,13 @@ import copy
 import gc
 from collections.abc import Mapping
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from filch.compare.float64._noise import unit_of
-from filch.compare.runs._mode import float64_values
+from filch.compare.runs._mode import Float64Mode, float64_values
 from support.models.small import module_of
 
 HALF, SINGLE = unit_of(torch.float16), unit_of(torch.float32)
@@ -209,3 +210,25 @@ def test_noise_takes_no_second_copy_of_a_weight() -> None:
 
     assert float64_values(run).get("it") is not None
     assert counts == [1, 3]
+
+
+@pytest.mark.parametrize("ways", [("exact", "noisy"), ("noisy",)])
+def test_what_is_converted_at_each_read_is_what_is_kept(monkeypatch, ways):
+    """A weight is not kept in float64, however often it is read; what an operation writes to is, from then on."""
+    torch.manual_seed(0)
+    weight, tied, x = torch.randn(6, 6), torch.randn(6, 6), torch.randn(3, 6)
+
+    def values(limit):
+        monkeypatch.setattr("filch.compare.runs._mode._LARGE", limit)
+        mode, state = Float64Mode(*ways), tied.clone()
+        with mode.running():
+            y = torch.relu(x @ weight.T) @ weight + weight[:3]
+            z = y @ state
+            state[1:].mul_(3.0)
+            z = z + state.sum(0) + x.to(torch.float64)[:, :1]
+        kept = sum(len(shadow.flats) for shadow in map(mode._shadow, (weight, x)))  # noqa: SLF001
+        return kept, [mode.value(item, way) for item in (y, z, state, weight) for way in ways]
+
+    (none, lazy), (all_, eager) = values(0), values(2**30)
+    assert all(map(torch.equal, lazy, eager))
+    assert (none, all_) == ((0, 2) if len(ways) > 1 else (2, 2))
