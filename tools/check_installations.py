@@ -15,7 +15,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 SITE = Path(sysconfig.get_path("purelib"))
-RUNTIMES = ("onnxruntime==1.22.0", "onnxruntime", "onnxruntime-gpu")  # the first is the oldest that Filch supports
+RUNTIMES = ("onnxruntime==1.23.0", "onnxruntime", "onnxruntime-gpu")  # the first is the oldest that Filch supports
 CHECK = ("check", "filch.compare:tiny_llm", "--quiet")
 
 

@@ -15,7 +15,9 @@ from filch.steal import FilchError
 
 from .._errors import reason
 
-OLDEST = (1, 22)  # the first two numbers of the version, as in the extras of pyproject.toml
+# The first two numbers of the version, as in the extras of pyproject.toml; 1.22 has no layout level, opset 23 or int8
+# blocks, and replaces a provider that is missing by another one.
+OLDEST = (1, 23)
 _FILE = "onnxruntime/__init__.py"
 _INSTALL = "pip install 'filch[onnxruntime-gpu]' or pip install 'filch[onnxruntime]'"
 

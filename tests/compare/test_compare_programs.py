@@ -21,6 +21,7 @@ from filch.export import as_program, export, load_program, optimize
 from support.models.plain_onnx import VARIANTS, new_names, plain, renamed, saved_by_onnxruntime
 from support.models.small import onnx_model
 from support.thorough import slow
+from support.versions import since
 
 MODELS = ("llama", "gpt2", "bert", "resnet")
 PAIRS = [*itertools.product(MODELS, VARIANTS)]
@@ -411,7 +412,12 @@ OF_OTHER_TYPES = {
 }
 
 
-@pytest.mark.parametrize("text", OF_OTHER_TYPES.values(), ids=OF_OTHER_TYPES)
+NEEDS = {"strings": since("onnxruntime", "1.27", "strings need an installed locale")}
+
+
+@pytest.mark.parametrize(
+    "text", [pytest.param(text, id=name, marks=NEEDS.get(name, ())) for name, text in OF_OTHER_TYPES.items()]
+)
 def test_both_run_programs_of_other_types(text):
     model = parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> main {text}')
     model.graph.initializer.append(numpy_helper.from_array(np.int64(2), "w"))

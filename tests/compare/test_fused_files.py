@@ -16,6 +16,7 @@ from filch.steal import steal_forward
 from support.models.fused_llama import fused_onnx, quantized, tiny_llama
 from support.models.small import onnx_model
 from support.thorough import slow
+from support.versions import since
 
 MASK = {"count", "last", "past"}  # integers for an operator, which the model does not have
 
@@ -169,6 +170,7 @@ def test_a_small_fault_in_a_file_of_4_bits_is_found_by_its_node_alone(four_bits)
     assert {row.node for row in report.rows if row.introduced} == {"layer0.norm2"}
 
 
+@since("onnxruntime", "1.24", "scales are a vector")
 def test_a_wrong_scale_of_a_block_is_named(four_bits):
     """The model has the numbers of the sound file."""
     file, _, exported, capture = four_bits
@@ -238,6 +240,7 @@ def test_an_embedding_that_shares_the_weight_keeps_its_own(model):
     assert torch.equal(model[1].weight, stored(file)) and torch.equal(model[0].weight, before)
 
 
+@since("onnxruntime", "1.24", "scales are a vector")
 def test_numbers_that_are_no_rounding_are_kept_and_counted(model):
     """A scale of a block is wrong."""
     before = model[1].weight.detach().clone()

@@ -12,6 +12,7 @@ from filch.compare import CompareError, compare_programs
 from filch.export import ProgramError, load_program
 from support.faults.fakes import WrongBackend
 from support.models.small import onnx_model
+from support.versions import since
 
 model = partial(onnx_model, opset=19, ir_version=9)
 
@@ -259,7 +260,10 @@ NEAR_TIES = [  # in float32, ONNX Runtime computes them by other operations than
     ("half_pixel_symmetric", "round_prefer_floor", 7, "0.6"),
     ("half_pixel_symmetric", "ceil", 13, "0.6"),
     ("half_pixel", "round_prefer_floor", 16, "1.3"),
-    ("asymmetric", "round_prefer_ceil", 7, "2"),
+    pytest.param(
+        *("asymmetric", "round_prefer_ceil", 7, "2"),
+        marks=since("onnxruntime", "1.27", "a position of 3.5 is computed as slightly less"),
+    ),
 ]
 
 

@@ -1,10 +1,10 @@
 """Which versions of other packages are installed."""
 
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
-import onnxruntime
 import pytest
+from packaging.version import Version
 
 _PINS = Path(__file__).parents[2] / "constraints.txt"
 
@@ -15,7 +15,8 @@ def is_pinned(*names: str) -> bool:
     return all(metadata.version(name).partition("+")[0] == pins[name] for name in names)
 
 
-def since(major: int, minor: int, reason: str) -> pytest.MarkDecorator:
-    """Return a mark of tests that older versions of ONNX Runtime can't pass."""
-    installed = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
-    return pytest.mark.skipif(installed < (major, minor), reason=f"ONNX Runtime {major}.{minor}: {reason}")
+def since(package: str, version: str, reason: str) -> pytest.MarkDecorator:
+    """Return a mark of tests that can't pass with older versions of a package, because of what these do."""
+    installed = import_module(package).__version__.partition("-")[0]  # OpenVINO says more after it
+    is_older = Version(installed) < Version(version)
+    return pytest.mark.skipif(is_older, reason=f"before {package} {version}, {reason}")
