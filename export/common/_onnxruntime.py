@@ -15,9 +15,9 @@ from filch.steal import FilchError
 
 from .._errors import reason
 
-# The first two numbers of the version, as in the extras of pyproject.toml; 1.22 has no layout level, opset 23 or int8
-# blocks, and replaces a provider that is missing by another one.
-OLDEST = (1, 23)
+# The first two numbers of the version. The extras of pyproject.toml ask for 1.23: 1.22 has no layout level, opset 23 or
+# int8 blocks, and replaces a provider that is missing by another one, but what it has can be compared.
+OLDEST = (1, 22)
 _FILE = "onnxruntime/__init__.py"
 _INSTALL = "pip install 'filch[onnxruntime-gpu]' or pip install 'filch[onnxruntime]'"
 

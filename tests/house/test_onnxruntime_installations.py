@@ -156,7 +156,7 @@ def test_a_runtime_that_cannot_be_imported_is_told(install):
 def test_a_runtime_that_is_too_old_is_told(install, names, command):
     """No requirement of Filch keeps it from being there; some of its interfaces are missing."""
     install(*names, source="__version__ = '1.19.2'")
-    assert _problem().endswith(f"needs ONNX Runtime, which is too old (1.19.2; at least 1.23 is needed){command}")
+    assert _problem().endswith(f"needs ONNX Runtime, which is too old (1.19.2; at least 1.22 is needed){command}")
 
 
 @pytest.mark.parametrize(
