@@ -120,6 +120,7 @@ def main() -> None:
     names = [] if "page" in words else [name for name in SETS if name in words] or [*SETS]
     for name in names:
         data[name] = run(name, quick="quick" in words)
+        data = {name: data[name] for name in SETS if name in data}
         DATA.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
     write_page(data)
     print(table(data))
