@@ -129,7 +129,7 @@ class RunFacts:
         return {name: self.run.inputs.get(own, pair.inputs(own)) for name, own in names.items()}
 
     def compared(self, name: str, reference: torch.Tensor | None) -> Compared | None:
-        """Return a value of the exported graph in float64 and its rounding level; None if they are not known."""
+        """Return a value of the exported graph in float64 and its rounding level; None if unknown, or no float."""
         source, run_name, exported = self.float64, self._run_names.get(name), self.program.exported
         if self.decisions.values is not None and run_name is not None and self.decisions.affect(run_name):
             source = self.decisions.values
@@ -139,6 +139,8 @@ class RunFacts:
             if known is None or not known.is_floating_point():
                 return None
             return Compared.of(known)
+        if not exact.value.is_floating_point():
+            return None
         if reference is None or reference.shape != exact.value.shape:
             reference = exact.value.to(declared_dtype(exported, name) or torch.float32)
         unit = exact.unit
