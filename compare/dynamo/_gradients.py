@@ -104,7 +104,7 @@ def _parameter_report(
     tolerance: float | Tolerance | None,
     float64: Float64Values | None,
 ) -> Report:
-    """Return a report with a row for each argument and parameter, the last one first, as in the backward pass.
+    """Return a report with a row for each parameter, the last one first, as in the backward pass, then each argument.
 
     A parameter's gradient is a sum over the gradient of its module's output, which determines its rounding: a bias
     before a BatchNorm has a gradient of 0 plus rounding, of which the float64 run shows only a part, because it adds
@@ -112,8 +112,9 @@ def _parameter_report(
     """
     # Kinds of keys: `GO` is the gradient of a module's output, `GF` the final one of a parameter. The path "" is
     # that of an output that is one tensor.
-    # The owner of an argument is the model.
-    owners = {name: "" if _is_argument(name) else name.rpartition(".")[0] for name in reversed([*expected])}
+    # The owner of an argument is the model; the backward pass computes its gradient last.
+    names = sorted([*expected][::-1], key=_is_argument)
+    owners = {name: "" if _is_argument(name) else name.rpartition(".")[0] for name in names}
     nodes = tuple(
         Node(name, "gradient", (path,), (f"{name}.grad",), module=None if _is_argument(name) else name)
         for name, path in owners.items()

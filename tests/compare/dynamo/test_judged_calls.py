@@ -141,3 +141,6 @@ def test_gradients_of_inputs_are_compared():
     (row,) = compare_gradients(wrong, (x,), inner="eager").diverged
     assert row.value == "input x.grad"
     assert compare_gradients(right, (x,), inner="eager").close
+    layer = module_of(lambda self, x: self.linear(x), linear=nn.Linear(3, 2))
+    gradients = [row.value for row in compare_gradients(layer, (x,), inner="eager").rows if row.op == "gradient"]
+    assert gradients == ["linear.bias.grad", "linear.weight.grad", "input x.grad"]
