@@ -113,7 +113,7 @@ def _parameter_report(
     # Kinds of keys: `GO` is the gradient of a module's output, `GF` the final one of a parameter. The path "" is
     # that of an output that is one tensor.
     # The owner of an argument is the model; the backward pass computes its gradient last.
-    names = sorted([*expected][::-1], key=_is_argument)
+    names = [name for last in (False, True) for name in reversed([*expected]) if _is_argument(name) is last]
     owners = {name: "" if _is_argument(name) else name.rpartition(".")[0] for name in names}
     nodes = tuple(
         Node(name, "gradient", (path,), (f"{name}.grad",), module=None if _is_argument(name) else name)
