@@ -91,7 +91,7 @@ def _with_call(exported: Report | None, call: CompiledCall) -> Report | None:
     reports, problem = call.reports()
     notes = [f"torch.compile makes {len(reports)} graphs of this call"] if len(reports) > 1 else []
     if not is_close and not problem:
-        reports.append(call.results())
+        reports.append(call.traced())
     wrong = next((report for report in reports if report.outcome == "different"), None)
     is_complete = bool(reports) and not problem and all(report.close for report in reports)
     if exported is not None and wrong is None and (exported.close or not is_complete):

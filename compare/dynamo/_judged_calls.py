@@ -74,7 +74,11 @@ class JudgedCalls:
         return report if report.outcome == "different" else self._report_beside(trace, inputs)
 
     def _report_beside(self, trace: Trace, inputs: Sequence[Any]) -> Report | None:
-        """Return a report of the graph beside the one that is traced for this call; None if they do not differ."""
+        """Return a report of the graph beside the one that is traced for this call; None if they do not differ.
+
+        Both run in eager PyTorch: what the compiler makes of the graph is not asked here, and may decide a tie in
+        another way.
+        """
         module, count = self.check.module, len(results_of(trace.module))
 
         def own(given: Sequence[Any]) -> Sequence[Any]:
@@ -84,9 +88,10 @@ class JudgedCalls:
 
         def run(*given: Any) -> Sequence[Any]:
             """Return as many results as the traced graph does; one that the graph does not have is empty."""
-            return [*self.check.run(*own(given)), *[torch.empty(0)] * count][:count]
+            return [*module(*own(given)), *[torch.empty(0)] * count][:count]
 
         def values(given: Sequence[Any]) -> dict[str, torch.Tensor]:
+            """Return what the graph computes, by the names of its nodes."""
             return eager_run(module, own(given)).values
 
         name = f"{self.check.name}, call {self._count}"
