@@ -106,7 +106,7 @@ def _address(item: Any) -> int | None:
 def shared_rows(
     graph: Graph, expected: Sequence[frozenset[str]], actual: Sequence[frozenset[str]], *, stage: Stage
 ) -> list[Row]:
-    """Return a row for each result that shares memory with other inputs than in eager PyTorch.
+    """Return a row for each result that shares memory with an input, and does not in eager PyTorch.
 
     Args:
         graph: the graph, with a name for each result.
@@ -116,15 +116,26 @@ def shared_rows(
     """
     rows = []
     for name, wanted, found in zip(graph.outputs, expected, actual, strict=True):
-        if wanted == found:
-            continue
-        node = graph.producer.get(name) or Node(name, "input", (), (name,))
-        kinds = {"shares memory with {}, but should not": found - wanted, "should share memory with {}": wanted - found}
-        reason = ", and ".join(text.format(_inputs(names)) for text, names in kinds.items() if names)
-        row = Row(0, stage, len(graph.nodes), "output", node.name, node.op, name, node.module, node.source)
-        difference = Difference(close=False, problem=reason)
-        rows.append(replace(row, status="different", reason=reason, difference=difference))
+        if found - wanted:
+            node = graph.producer.get(name) or Node(name, "input", (), (name,))
+            reason = f"shares memory with {_inputs(found - wanted)}, but should not"
+            row = Row(0, stage, len(graph.nodes), "output", node.name, node.op, name, node.module, node.source)
+            difference = Difference(close=False, problem=reason)
+            rows.append(replace(row, status="different", reason=reason, difference=difference))
     return rows
+
+
+def copy_notes(graph: Graph, expected: Sequence[frozenset[str]], actual: Sequence[frozenset[str]]) -> list[str]:
+    """Return a note for each result that is a copy and shares memory with an input in eager PyTorch.
+
+    Compilers copy what eager PyTorch returns as it is, such as the result of a dropout that is not in train mode.
+    """
+    return [
+        f"{name} is a copy of {_inputs(wanted - found)}, whose memory it shares in eager PyTorch: who writes to it "
+        "does not change the input"
+        for name, wanted, found in zip(graph.outputs, expected, actual, strict=True)
+        if wanted - found
+    ]
 
 
 def _inputs(names: Iterable[str]) -> str:

@@ -24,8 +24,8 @@ class EagerRun:
 
     Attributes:
         values: every tensor that the graph computes, copied to the CPU. It is copied before a later operation changes
-            it in place; what is returned is copied again, at the end (see `as_returned`), and what a node writes to
-            without returning it, after that (see `written`).
+            it in place; what is returned is copied again, at the end (see `as_returned`). If that is asked for, what a
+            node writes to without returning it is copied after that (see `written`).
         returned: what the graph returns.
         writes: the name of the input or node whose tensor each node writes to, if that is not its own value.
         writers: the name of the last node that writes to each input, by the input's name.
@@ -38,7 +38,11 @@ class EagerRun:
 
 
 def eager_run(
-    module: fx.GraphModule, inputs: Sequence[Any], decisions: Mapping[str, torch.Tensor] | None = None
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    decisions: Mapping[str, torch.Tensor] | None = None,
+    *,
+    with_written: bool = False,
 ) -> EagerRun:
     """Run a graph in eager PyTorch; it may change the inputs.
 
@@ -48,8 +52,9 @@ def eager_run(
         decisions: what the compiled graph has chosen, such as indices, comparisons or rounded numbers, by the names of
             nodes. Later nodes read it in place of what the node returns here, if it has the same shape and dtype. Of
             two floating-point dtypes, it is converted: a decision known in float64 is the same number in both.
+        with_written: copy all of a tensor after each operation that writes to a part of it.
     """
-    recorder = _Recorder(module, decisions or {})
+    recorder = _Recorder(module, decisions or {}, with_written=with_written)
     returned = recorder.run(*inputs)
     values = recorder.values
     for node, value in zip(results_of(module), returned, strict=True):
@@ -61,12 +66,12 @@ def eager_run(
 class _Recorder(fx.Interpreter):
     """Runs a graph and records its values (see `EagerRun`)."""
 
-    def __init__(self, module: fx.GraphModule, decisions: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, module: fx.GraphModule, decisions: Mapping[str, torch.Tensor], *, with_written: bool) -> None:
         super().__init__(module)
         self.values: dict[str, torch.Tensor] = {}
         self.writes: dict[str, str] = {}
         self.writers: dict[str, str] = {}
-        self._decisions = decisions
+        self._decisions, self._with_written = decisions, with_written
         self._owners: dict[int, fx.Node] = {}  # the first node with each memory
 
     def run_node(self, n: fx.Node) -> Any:
@@ -88,7 +93,8 @@ class _Recorder(fx.Interpreter):
             self.writers[owner.name] = n.name
         if owner in self.env and self.env[owner] is not value:
             self.writes[n.name] = owner.name
-            self.values[written(n.name, owner.name)] = _copied(self.env[owner])
+            if self._with_written:
+                self.values[written(n.name, owner.name)] = _copied(self.env[owner])
 
     def _recorded(self, n: fx.Node, value: torch.Tensor) -> torch.Tensor:
         """Record the value of a node; return it, or the decision in its place."""

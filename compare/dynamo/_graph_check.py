@@ -22,14 +22,14 @@ from ..engine._value_comparator import in_order
 from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
-from ..metrics._metrics import Difference
+from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import ToleranceOption, given_limits
 from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference
 from ..results._report import EAGER_PYTORCH, Report
 from ..results._rows import ModelOperation, Row
 from ..runs._mode import float64_values
-from ._changed_inputs import changed_rows, shared_memory, shared_rows, values_after
+from ._changed_inputs import changed_rows, copy_notes, shared_memory, shared_rows, values_after
 from ._compare_values import compare_values
 from ._eager_run import Writes, eager_run, results_of, return_all_values, transformed, written
 from ._fx_operators import as_returned, fx_operators
@@ -117,7 +117,7 @@ class _Runs:
         compiled_inputs: the same of the compiled run.
         eager_memory: the inputs that each result of the run in eager PyTorch shares memory with.
         compiled_memory: the same of the compiled run.
-        writes: what nodes write to in eager PyTorch (see `EagerRun`).
+        writes: what nodes write to in eager PyTorch (see `EagerRun`), if the results differ; else nothing.
         writers: the last node that writes to each input, by the input's name.
     """
 
@@ -177,7 +177,7 @@ class GraphCheck:
         random = random_nodes(self.module.graph)
         compare_run = self._comparison(runs, random)
         rows, effect, notes = self._compare_all_values(inputs, runs, references, compare_run)
-        notes = [*problem_notes(float64), *notes]
+        notes = [*problem_notes(float64), *notes, *copy_notes(graph, runs.eager_memory, runs.compiled_memory)]
         graphs: dict[Stage, Graph] = {"exported": graph}
         if self.kernels is not None:
             compiled = self.kernels.compiled
@@ -214,26 +214,33 @@ class GraphCheck:
         eager_inputs, compiled_inputs = copy_tensors(inputs), copy_tensors(inputs)
         with _same_random_numbers():
             run = eager_run(self.module, eager_inputs)
-        eager, graph = run.values, _with_writes(graph, run.writes)
-        graph = replace(graph, outputs=tuple(_judged_as(name, eager) for name in graph.outputs))
-        float64 = self._float64(graph, arguments)
         with _same_random_numbers():
             results = _node_results(self.module, self.run(*compiled_inputs))
-        nodes = {node.name: node for node in graph.nodes}
         eager_after, compiled_after = (
             dict(zip(graph.inputs, after, strict=True)) for after in (eager_inputs, compiled_inputs)
         )
+        eager, writes = run.values, {}
+        graph = replace(graph, outputs=tuple(_judged_as(name, eager) for name in graph.outputs))
+        outputs = {name: _judged(result) for name, result in zip(graph.outputs, results, strict=True)}
+        if run.writes and not _are_close(
+            {**outputs, **values_after(compiled_after)}, {**eager, **values_after(eager_after)}
+        ):
+            # Copies of what is written to take memory, and a compiler may go wrong with them where it does not without.
+            with _same_random_numbers():
+                eager, writes = eager_run(self.module, copy_tensors(inputs), with_written=True).values, run.writes
+            graph = _with_writes(graph, writes)
+        nodes = {node.name: node for node in graph.nodes}
         return _Runs(
             graph,
             arguments,
             eager,
-            {name: _judged(result) for name, result in zip(graph.outputs, results, strict=True)},
-            float64,
+            outputs,
+            self._float64(graph, arguments, with_written=bool(writes)),
             eager_after,
             compiled_after,
             shared_memory(_node_results(self.module, run.returned), eager_after),
             shared_memory(results, compiled_after),
-            run.writes,
+            writes,
             {name: nodes[writer] for name, writer in run.writers.items()},
         )
 
@@ -282,7 +289,7 @@ class GraphCheck:
             return rows, effect, []
         return rows, effect, [note]
 
-    def _float64(self, graph: Graph, arguments: Mapping[str, Any]) -> Float64Values | None:
+    def _float64(self, graph: Graph, arguments: Mapping[str, Any], *, with_written: bool) -> Float64Values | None:
         """Return the float64 values of the graph and of those that only its kernels have; None with a tolerance."""
         if self.tolerance is not None:
             return None
@@ -292,7 +299,7 @@ class GraphCheck:
             with _same_random_numbers():
                 derived = {} if self.kernels is None or decisions else self.kernels.references(arguments)
             copied = copy_tensors(dict(arguments))
-            values = eager_run(self.module, [*copied.values()], decisions).values
+            values = eager_run(self.module, [*copied.values()], decisions, with_written=with_written).values
             return {**derived, **values, **values_after(copied)}
 
         graphs = [graph] if self.kernels is None else [self.kernels.compiled.graph, graph]
@@ -372,6 +379,11 @@ def _judged_as(name: str, eager: Mapping[str, torch.Tensor]) -> str:
     returned = as_returned(name)
     unchanged = name in eager and has_same_bits(eager[name], eager[returned])
     return name if unchanged or returned not in eager else returned
+
+
+def _are_close(actual: Mapping[str, Any], expected: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether tensors are close to those of the same names, by the default tolerance of their dtypes."""
+    return all(compare_tensors(item, expected.get(name)).close for name, item in actual.items())
 
 
 def _node_results(module: fx.GraphModule, returned: Sequence[Any]) -> list[Any]:

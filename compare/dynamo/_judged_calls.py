@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import fx
 
 from filch.export.common._copies import copy_tensors, has_plain_memory
 from filch.export.evaluation._unpredictable import random_nodes
@@ -56,9 +57,12 @@ class JudgedCalls:
     def _first_report(self, inputs: Sequence[Any]) -> Report:
         """Return the report of the graph, or that of its sizes if only it differs."""
         report, trace, module = self.check.report(inputs), trace_of_caller(), self.check.module
-        # The graph is another one if torch compiles it in parts, for example.
-        self._can_trace = trace is not None and is_same_code(trace.module, module) and not random_nodes(module.graph)
-        if trace is None or not self._can_trace or not has_sizes(module) or report.outcome == "different":
+        obstacle = _obstacle(trace, module)
+        if obstacle or isinstance(trace, str):
+            note = f"later calls of {self.check.name} are not judged: {obstacle}"
+            return replace(report, notes=(*report.notes, note))
+        self._can_trace = True
+        if not has_sizes(module) or report.outcome == "different":
             return report
         return self._report_beside(trace, inputs) or report
 
@@ -66,7 +70,8 @@ class JudgedCalls:
         """Return a report of a later call if its results differ."""
         if not self._can_trace:
             return None
-        trace = trace_of_caller() or Trace(self.check.module, inputs)
+        found = trace_of_caller()
+        trace = Trace(self.check.module, inputs) if isinstance(found, str) else found
         results = partial(_outcome_of, expected=trace, inputs=inputs)
         if agrees(results(self.check.run), partial(results, None), self.check.tolerance):
             return None
@@ -92,7 +97,7 @@ class JudgedCalls:
 
         def values(given: Sequence[Any]) -> dict[str, torch.Tensor]:
             """Return what the graph computes, by the names of its nodes."""
-            return eager_run(module, own(given)).values
+            return eager_run(module, own(given), with_written=True).values
 
         name = f"{self.check.name}, call {self._count}"
         beside = replace(self.check, name=name, module=trace.module, run=run, kernels=None, values=values)
@@ -102,6 +107,17 @@ class JudgedCalls:
         are_same = is_same_code(trace.module, module) and {*map(id, trace.inputs)} <= {*map(id, inputs)}
         note = _OTHER_SIZES if are_same and has_sizes(module) else _OTHER_CODE
         return replace(report, notes=(note, *report.notes))
+
+
+def _obstacle(trace: Trace | str, module: fx.GraphModule) -> str:
+    """Return why later calls of a graph can't be compared with a trace; `""` if they can."""
+    if isinstance(trace, str):
+        return f"torch.compile does not trace the first one again: {trace}"
+    if random := random_nodes(module.graph):
+        return f"{random[0]} draws random numbers"
+    if not is_same_code(trace.module, module):
+        return "tracing gives another graph, as torch.compile has changed this one or compiles it in parts"
+    return ""
 
 
 def _outcome_of(run: Callable[..., Any] | None, *, expected: Trace, inputs: Sequence[Any]) -> list[torch.Tensor]:

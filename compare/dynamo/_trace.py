@@ -1,7 +1,7 @@
 """Trace a frame that torch.compile has compiled once more, for the call that is running."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CellType, FrameType
@@ -10,16 +10,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from filch.steal.private._torch import (
-    CompileContext,
-    compile_context,
-    compile_frame,
-    dynamo_config,
-    get_compile_id,
-    get_metrics_context,
-    orig_code_map,
-    preserve_global_state,
-)
+from filch.steal.private import _torch
+
+from ..common._errors import reason_of
 
 _SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -41,39 +34,49 @@ class Trace:
     inputs: Sequence[Any]
 
 
-def trace_of_caller() -> Trace | None:
-    """Return the graph that Dynamo makes of the frame whose compiled graph is being called; None if it makes none.
+def trace_of_caller() -> Trace | str:
+    """Return the graph that Dynamo makes of the frame whose compiled graph is being called, or why it makes none.
 
     A compiled frame first calls its graph, and then has the side effects that Dynamo has recorded: until then, its
     arguments are those of the call. Dynamo runs no code of the frame while it traces it.
     """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
-    while frame is not None and frame.f_code not in orig_code_map:
-        frame = frame.f_back
-    if frame is None:
-        return None
     found: list[Trace] = []
 
     def stop(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         found.append(Trace(module, tuple(inputs)))
         raise _TracedError
 
-    code, values = orig_code_map[frame.f_code], frame.f_locals
+    try:
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+        while frame is not None and frame.f_code not in _torch.orig_code_map:
+            frame = frame.f_back
+        if frame is None:
+            return "no frame calls it that torch.compile has compiled"
+        _trace(frame, stop)
+    except Exception as error:  # noqa: BLE001  Dynamo raises errors of all types; `_TracedError` within one of them
+        return found[0] if found else reason_of(error)
+    return found[0] if found else "there is nothing to compile in it"
+
+
+def _trace(frame: FrameType, compiler: Callable[..., Any]) -> None:
+    """Trace a frame with the sizes of its arguments as constants, and pass the graph to a compiler, which raises."""
+    code, values, scope = _torch.orig_code_map[frame.f_code], frame.f_locals, frame.f_globals
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+    known = {name: values[name] for name in (*code.co_varnames[:count], *code.co_freevars)}
+    closure: Any = tuple(CellType(values[name]) for name in code.co_freevars)
+    globals_before = {*scope}
     try:
-        known = {name: values[name] for name in (*code.co_varnames[:count], *code.co_freevars)}
-        closure: Any = tuple(CellType(values[name]) for name in code.co_freevars)
         with (
-            dynamo_config.patch(assume_static_by_default=True, automatic_dynamic_shapes=False),
-            get_metrics_context(),
-            compile_context(CompileContext(get_compile_id({}))),
+            _torch.dynamo_config.patch(assume_static_by_default=True, automatic_dynamic_shapes=False),
+            _torch.get_metrics_context(),
+            _torch.compile_context(_torch.CompileContext(_torch.get_compile_id({}))),
         ):
-            run = preserve_global_state(compile_frame)
-            run(code, frame.f_globals, known, frame.f_builtins, closure, stop, False, set(), frame_state={})  # noqa: FBT003
-    except Exception:  # noqa: BLE001, S110  Dynamo raises errors of all types; `_TracedError` within one of them
-        pass
-    return found[0] if found else None
+            run = _torch.preserve_global_state(_torch.compile_frame)
+            run(code, scope, known, frame.f_builtins, closure, compiler, False, set(), frame_state={})  # noqa: FBT003
+    finally:
+        for name in scope.keys() - globals_before:  # Dynamo's, for code that it does not finish
+            del scope[name]
 
 
 def is_same_code(module: fx.GraphModule, other: fx.GraphModule) -> bool:

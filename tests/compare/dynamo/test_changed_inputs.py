@@ -184,8 +184,8 @@ def test_what_an_operation_writes_through_a_view_is_a_value_of_its_own():
         rows = {row.value: row for row in report.rows}
 
         assert report.close is not bool(wrong)
-        assert rows["x, after neg_"].diverged is bool(wrong)
-        assert rows["state, after setitem"].diverged is bool(wrong)
         changed = rows["input state, after the call"]
         assert (changed.diverged, changed.op) == (bool(wrong), "setitem")
-        assert changed.source == rows["state, after setitem"].source
+        # What is written to is copied only if a result differs: for a large cache, that is much memory.
+        found = {name: row.diverged for name, row in rows.items() if ", after " in name and row.kind != "output"}
+        assert found == dict.fromkeys(wrong and ["x, after neg_", "state, after setitem"], True)

@@ -102,13 +102,34 @@ def test_a_result_in_the_memory_of_an_input_is_found(inner, reason):
     assert [row.reason for row in report.diverged] == [reason] * bool(reason)
 
 
-def test_a_result_that_should_be_in_the_memory_of_an_input_is_found():
-    """Who writes to the result would not change the input."""
+def test_a_result_that_is_a_copy_of_an_input_is_said():
+    """As Inductor copies what a dropout returns as it is; it is no error of the numbers."""
     reports = []
     options = {"correctness_report": reports, "inner": lambda *_: lambda x: (x.clone()[:1],)}
     torch.compile(lambda x: x[:1], backend="filch", options=options)(torch.randn(3))
 
-    assert [row.reason for row in reports[0].diverged] == ["should share memory with input x"]
+    assert reports[0].close
+    assert "is a copy of input x" in reports[0].notes[0]
+
+
+def test_what_tracing_adds_to_a_module_is_removed():
+    """Dynamo adds names to the globals of code that it traces, and removes those of code that it finishes."""
+    compiled = torch.compile(lambda x: x + 1, backend="filch", options={"correctness_report": [], "inner": "eager"})
+    compiled(torch.ones(2))
+    before = {*globals()}
+    for _ in range(3):
+        compiled(torch.ones(2))
+
+    assert {*globals()} == before
+
+
+def test_why_later_calls_are_not_judged_is_said():
+    """Random numbers are others in each run."""
+    reports = []
+    options = {"correctness_report": reports, "inner": "eager"}
+    torch.compile(lambda x: x + torch.rand(2), backend="filch", options=options)(torch.ones(2))
+
+    assert any("later calls of graph" in note and "random numbers" in note for note in reports[0].notes)
 
 
 def branches(self, x):
