@@ -22,6 +22,10 @@ class BackendError(FilchError):
     """A backend does not exist, lacks a device, or can't run a program."""
 
 
+class EmptyProgramError(BackendError):
+    """A program computes nothing, as if it only returns its inputs, so that a compiler makes no code of it."""
+
+
 class PassError(FilchError):
     """A pass or an instrument fails or does not exist; the message names it."""
 

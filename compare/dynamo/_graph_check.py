@@ -219,7 +219,8 @@ class GraphCheck:
         eager_after, compiled_after = (
             dict(zip(graph.inputs, after, strict=True)) for after in (eager_inputs, compiled_inputs)
         )
-        eager, writes = run.values, {}
+        eager = run.values
+        writes: Writes = {}
         graph = replace(graph, outputs=tuple(_judged_as(name, eager) for name in graph.outputs))
         outputs = {name: _judged(result) for name, result in zip(graph.outputs, results, strict=True)}
         if run.writes and not _are_close(

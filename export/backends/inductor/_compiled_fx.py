@@ -8,7 +8,7 @@ from torch import fx
 
 from filch.steal.private import _torch
 
-from ..._errors import BackendError, reason
+from ..._errors import BackendError, EmptyProgramError, reason
 from ...common._process_state import preserve_process_state
 from ...common._quiet import quiet
 from ._buffer_map import BufferMap
@@ -77,7 +77,7 @@ class CompiledGraph:
     def forward(self) -> GeneratedCode:
         """The code of the forward graph."""
         if not self.codes:
-            raise BackendError("backend 'inductor' has nothing to compile: the program computes nothing")
+            raise EmptyProgramError("backend 'inductor' has nothing to compile: the program computes nothing")
         return next(code for code in self.codes if not code.lowered.backward)
 
     def _compiled(

@@ -86,3 +86,11 @@ def test_a_second_compilation_that_fails_is_a_note():
         note.startswith("a second compilation, which returns every value, does not work") and "once is enough" in note
     )
     assert all(row.judged for row in report.rows if row.kind == "output")
+
+
+@needs_compiler
+def test_a_graph_that_computes_nothing_is_returned_as_it_is():
+    """A cast to the dtype that a tensor has is in Dynamo's graph, and Inductor makes no code of it."""
+    x = torch.randn(3)
+
+    assert _report(lambda x: x.to(torch.float32), x).close
