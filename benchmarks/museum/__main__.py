@@ -37,13 +37,16 @@ MIN_FLAGGED, MIN_PLACED, MIN_BLAMED = 0.95, 0.85, 0.8
 Answer = dict[str, Any]
 
 
+PEER_FILES = [HERE / "_peers.py"]
+
+
 @functools.cache
-def state() -> str:
-    """Return what tells the code of Filch and the versions of packages that an answer depends on."""
+def state(*, of_filch: bool) -> str:
+    """Return what tells the versions of packages, and the code of Filch or of the peers, that an answer depends on."""
     root = Path(str(find_spec("filch").origin)).parent  # type: ignore[union-attr]
     sources = sorted(path for room in ("steal", "export", "compare") for path in (root / room).rglob("*.py"))
     digest = hashlib.sha256(repr([version(name) for name in PACKAGES]).encode())
-    for path in sources:
+    for path in sources if of_filch else PEER_FILES:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -56,14 +59,15 @@ def cases(names: Sequence[str]) -> list[Path]:
 
 def answer(path: Path, bug: Any, way: str, command: str, *, limit: int, results: Path) -> Answer:
     """Return what Filch says of a case, from an earlier run if nothing has changed since."""
-    key = hashlib.sha256(path.read_bytes() + state().encode()).hexdigest()
+    is_peer = command in PEERS[type(bug)]
+    key = hashlib.sha256(path.read_bytes() + state(of_filch=not is_peer).encode()).hexdigest()
     kept = results / f"{path.parent.name}.{path.stem}.{way}.{command}.json"
     if kept.exists() and (known := json.loads(kept.read_text()))["key"] == key:
         found: Answer = known["answer"]
         return found
     with tempfile.TemporaryDirectory() as folder:
         environment = environment_of(bug, way) | {"TORCHINDUCTOR_CACHE_DIR": folder}
-        if command in PEERS[type(bug)]:
+        if is_peer:
             more = map(str, map(installed, NEEDS))
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), *more)))
         arguments = [sys.executable, str(HERE / "_exam.py"), str(path), way, command]

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -105,13 +106,20 @@ def _by_backend(
     if settings.correctness_report is not False or drawings is not None:
         compiled.handle.watch_backward(on_backward)
 
-    def compile_another(other: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        return backend.compile_graph(other, example_inputs).handle
+    def compile_another(other: fx.GraphModule, example_inputs: Sequence[Any], **more: bool) -> Any:
+        return backend.compile_graph(other, example_inputs, **more).handle
 
     check = GraphCheck(
         name, module, compiled.handle, compile_another, backend_name, TorchKernels(backend, compiled), tolerance
     )
-    return _judged(check, settings)
+    compile_own = partial(compile_another, own_random=True)
+    return _judged(check, settings, lambda: _with_own_random(check, inputs, compile_own))
+
+
+def _with_own_random(check: GraphCheck, inputs: Sequence[Any], compile_own: Compile) -> GraphCheck:
+    """Return the check of a graph as a compiler compiles it whose kernels draw random numbers themselves."""
+    name, run = f"{check.name}, with its own random numbers", compile_own(check.module, inputs)
+    return replace(check, name=name, run=run, compile=compile_own, kernels=None)
 
 
 def _draw(drawings: GraphIr | None, module: fx.GraphModule, compiled: Compiled | None) -> None:
@@ -120,10 +128,12 @@ def _draw(drawings: GraphIr | None, module: fx.GraphModule, compiled: Compiled |
         drawings.forward(module, compiled)
 
 
-def _judged(check: GraphCheck, options: DynamoOptions) -> Callable[..., Any]:
+def _judged(
+    check: GraphCheck, options: DynamoOptions, with_own_random: Callable[[], GraphCheck] | None = None
+) -> Callable[..., Any]:
     """Return the compiled graph, whose calls are judged if reports are wanted."""
     is_wanted = options.correctness_report is not False
-    return JudgedCalls(check, partial(_deliver, options=options)) if is_wanted else check.run
+    return JudgedCalls(check, partial(_deliver, options=options), with_own_random) if is_wanted else check.run
 
 
 def _checked_once(

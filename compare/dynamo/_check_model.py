@@ -86,7 +86,7 @@ def _with_call(exported: Report | None, call: CompiledCall) -> Report | None:
     if exported is not None and call.obstacle:
         return replace(exported, notes=(*exported.notes, call.obstacle))
     is_close = call.is_close()
-    if exported is not None and exported.close and is_close:
+    if exported is not None and exported.close and is_close and not exported.random:
         return exported
     reports, problem = call.reports()
     notes = [f"torch.compile makes {len(reports)} graphs of this call"] if len(reports) > 1 else []

@@ -24,6 +24,8 @@ from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import Row
 
+_ALL_PREDICTABLE = Unpredictable()
+
 
 def compare_values(
     run: Run,
@@ -34,7 +36,8 @@ def compare_values(
     *,
     float64: Float64Values | None = None,
     node_values: Callable[[TensorLookup], Float64Values] | None = None,
-    uninitialized: Collection[str] = (),
+    unpredictable: Unpredictable = _ALL_PREDICTABLE,
+    known: Collection[str] = (),
     drawing: Collection[str] = (),
     reasons: Mapping[str, str] = MappingProxyType({}),
     summed: Summed = lambda *_: None,
@@ -51,8 +54,9 @@ def compare_values(
         float64: the float64 values by exported name; None judges by tolerance.
         node_values: returns the float64 outputs of each node (see `RunFacts.recompute`); None does not judge decisions
             or nodes in isolation by them.
-        uninitialized: the exported names of the values that are uninitialized memory.
-        drawing: the names of the nodes that draw random numbers.
+        unpredictable: the exported names of random values and uninitialized memory.
+        known: the names of those random values from which the references of later values were computed.
+        drawing: the names of the nodes that draw random numbers which are compared with those of the references.
         reasons: see `ValueComparator`.
         summed: see `ValueComparator`.
         isolate: runs each node on the references that a function returns (see `Isolates.isolate`), if it can be done.
@@ -69,10 +73,8 @@ def compare_values(
             or (name in references and differ(references[name].tensor, tensor, unit_of(tensor.dtype)))
             for name, tensor in decisions.items()
         )
-        known = decisions if others else {}
-        judge = Judge(RunFacts(run, program, float64, recompute=recompute, known_decisions=known))
-    unpredictable = Unpredictable(uninitialized=frozenset(uninitialized))
-    random = RandomValues(run, unpredictable, program.computes, drawing)
+        judge = Judge(RunFacts(run, program, float64, recompute=recompute, known_decisions=decisions if others else {}))
+    random = RandomValues(run, unpredictable, program.computes, drawing, known)
     resolver = ReferenceResolver(references)
     comparator = ValueComparator(
         run, resolver, provenance, limits, judge=judge, random=random, reasons=reasons, summed=summed

@@ -1,6 +1,6 @@
 """Run a graph from Dynamo in eager PyTorch, and record every tensor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -29,12 +29,14 @@ class EagerRun:
         returned: what the graph returns.
         writes: the name of the input or node whose tensor each node writes to, if that is not its own value.
         writers: the name of the last node that writes to each input, by the input's name.
+        in_place: the names of the nodes that write to an input or to what another node returns.
     """
 
     values: dict[str, torch.Tensor]
     returned: Sequence[Any]
     writes: Writes
     writers: Mapping[str, str]
+    in_place: Collection[str]
 
 
 def eager_run(
@@ -60,7 +62,7 @@ def eager_run(
     for node, value in zip(results_of(module), returned, strict=True):
         if isinstance(node, fx.Node) and is_plain(value):
             values[as_returned(node.name)] = _copied(value)
-    return EagerRun(values, returned, recorder.writes, recorder.writers)
+    return EagerRun(values, returned, recorder.writes, recorder.writers, recorder.in_place)
 
 
 class _Recorder(fx.Interpreter):
@@ -71,6 +73,7 @@ class _Recorder(fx.Interpreter):
         self.values: dict[str, torch.Tensor] = {}
         self.writes: dict[str, str] = {}
         self.writers: dict[str, str] = {}
+        self.in_place: set[str] = set()
         self._decisions, self._with_written = decisions, with_written
         self._owners: dict[int, fx.Node] = {}  # the first node with each memory
 
@@ -88,6 +91,7 @@ class _Recorder(fx.Interpreter):
 
     def _record_write(self, n: fx.Node, node: fx.Node, value: Any) -> None:
         """Record the tensor in whose memory a node has written to another one."""
+        self.in_place.add(n.name)
         owner = self._owners.get(_memory(self.env[node]), node)
         if owner.op == "placeholder":
             self.writers[owner.name] = n.name
@@ -102,8 +106,12 @@ class _Recorder(fx.Interpreter):
         other = self._decisions.get(n.name)
         if other is None or other.shape != value.shape:
             return value
-        are_floats = other.is_floating_point() and value.is_floating_point()
-        return other.to(value.device, value.dtype, copy=True) if are_floats or other.dtype == value.dtype else value
+        if other.dtype != value.dtype and not (other.is_floating_point() and value.is_floating_point()):
+            return value
+        if self._owners[_memory(value)] is not n:  # the node has written to it, and later nodes read it by other names
+            with torch.no_grad():
+                return value.copy_(other)
+        return other.to(value.device, value.dtype, copy=True)
 
 
 def written(node: str, owner: str) -> str:

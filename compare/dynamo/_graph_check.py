@@ -13,7 +13,7 @@ from torch import fx, nn
 from filch.export import BackendError, Graph, Node, graph_from_fx
 from filch.export.backends import Backend, BackwardRun, Compiled, Isolates, ProvidesReferences, ReferenceLookup, Stage
 from filch.export.common._copies import copy_tensors
-from filch.export.evaluation._unpredictable import random_nodes, uninitialized_nodes
+from filch.export.evaluation._unpredictable import Unpredictable, of_program, random_nodes, uninitialized_nodes
 from filch.steal.ranks._join import is_same_bits as has_same_bits
 
 from ..common._complex import complex_as_real
@@ -31,7 +31,7 @@ from ..results._rows import ModelOperation, Row
 from ..runs._mode import float64_values
 from ._changed_inputs import changed_rows, copy_notes, shared_memory, shared_rows, values_after
 from ._compare_values import compare_values
-from ._eager_run import Writes, eager_run, results_of, return_all_values, transformed, written
+from ._eager_run import Writes, eager_run, is_plain, results_of, return_all_values, transformed, written
 from ._fx_operators import as_returned, fx_operators
 from ._node_values import NodeValues
 
@@ -148,6 +148,8 @@ class GraphCheck:
         tolerance: see `compare`.
         values: returns what the graph that the user calls computes for inputs of `module`, by the names of nodes, if it
             is not compiled from `module`; None is a second compilation of `module`, which returns every value.
+        draws: the random numbers that the compiled graph draws, by the names of nodes, from which all references are
+            computed; None if it draws the same ones as eager PyTorch.
     """
 
     name: str
@@ -158,6 +160,24 @@ class GraphCheck:
     kernels: TorchKernels | None = None
     tolerance: ToleranceOption = None
     values: Callable[[Sequence[Any]], Mapping[str, torch.Tensor]] | None = None
+    draws: Mapping[str, torch.Tensor] | None = None
+
+    def with_its_draws(self, inputs: Sequence[Any]) -> "GraphCheck | str":
+        """Return the check with the random numbers that the compiled graph draws, or why these can't be known.
+
+        A second compilation, which returns every value, draws the same ones from the same seed.
+        """
+        graph, random = self.module.graph, random_nodes(self.module.graph)
+        nodes = {node.name: node for node in graph.nodes}
+        live, run = _live(graph), eager_run(self.module, copy_tensors(inputs))
+        for name in random:
+            if nodes[name] not in live and name not in run.in_place:
+                return f"nothing reads what {name} draws"  # only the second compilation draws it
+            if not is_plain(nodes[name].meta.get("example_value")):
+                return f"{name} does not return a tensor"
+        values, problem = self._all_values(inputs, run.writes)
+        draws = {name: values[name] for name in random if name in values}
+        return problem or replace(self, values=lambda _: values, draws=draws)
 
     def report(self, inputs: Sequence[Any]) -> Report:
         """Run the graph in eager PyTorch, compiled, and compiled to return every value; on copies of `inputs`."""
@@ -189,7 +209,7 @@ class GraphCheck:
             rows = [*rows, *kernel_rows]
             graphs["compiled"] = origins.annotated()
             notes += compiled.notes
-        elif random:
+        elif random and self.draws is None:
             notes.append(f"{random[0]} draws random numbers: compiled code draws others than eager PyTorch")
         rows = [*rows, *changed, *shared_rows(graph, runs.eager_memory, runs.compiled_memory, stage=stage)]
         operators = (
@@ -213,7 +233,7 @@ class GraphCheck:
         arguments = dict(zip(graph.inputs, inputs, strict=True))
         eager_inputs, compiled_inputs = copy_tensors(inputs), copy_tensors(inputs)
         with _same_random_numbers():
-            run = eager_run(self.module, eager_inputs)
+            run = eager_run(self.module, eager_inputs, self.draws)
         with _same_random_numbers():
             results = _node_results(self.module, self.run(*compiled_inputs))
         eager_after, compiled_after = (
@@ -228,7 +248,8 @@ class GraphCheck:
         ):
             # Copies of what is written to take memory, and a compiler may go wrong with them where it does not without.
             with _same_random_numbers():
-                eager, writes = eager_run(self.module, copy_tensors(inputs), with_written=True).values, run.writes
+                again = eager_run(self.module, copy_tensors(inputs), self.draws, with_written=True)
+            eager, writes = again.values, run.writes
             graph = _with_writes(graph, writes)
         nodes = {node.name: node for node in graph.nodes}
         return _Runs(
@@ -258,8 +279,11 @@ class GraphCheck:
             limits=Limits(runs.graph, given_limits(self.tolerance)),
             float64=runs.float64,
             node_values=None if inner else partial(NodeValues, self.module, runs.arguments),
-            uninitialized=uninitialized_nodes(self.module.graph),
-            drawing=random,
+            unpredictable=Unpredictable(
+                drawn=frozenset(self.draws or ()), uninitialized=frozenset(uninitialized_nodes(self.module.graph))
+            ),
+            known=self.draws or (),
+            drawing=random if self.draws is None else (),
             reasons=dict.fromkeys(inner, _TRANSFORMED),
         )
 
@@ -300,7 +324,8 @@ class GraphCheck:
             with _same_random_numbers():
                 derived = {} if self.kernels is None or decisions else self.kernels.references(arguments)
             copied = copy_tensors(dict(arguments))
-            values = eager_run(self.module, [*copied.values()], decisions, with_written=with_written).values
+            known = {**(self.draws or {}), **(decisions or {})}
+            values = eager_run(self.module, [*copied.values()], known, with_written=with_written).values
             return {**derived, **values, **values_after(copied)}
 
         graphs = [graph] if self.kernels is None else [self.kernels.compiled.graph, graph]
@@ -362,6 +387,7 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: Tolera
         limits,
         float64=float64,
         node_values=partial(NodeValues, run.module, run.arguments),
+        unpredictable=of_program(run.module.graph, run.graph),
         isolate=lambda lookup: in_order(compiled.graph, run.isolate(lookup)),
     )
     return Report(
@@ -373,6 +399,15 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: Tolera
         notes=(_DECOMPOSED, *problem_notes(float64)),
         graphs={"exported": run.graph, "compiled": origins.annotated()},
     )
+
+
+def _live(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that a result of a graph is computed from."""
+    live = set(graph.output_node().all_input_nodes)
+    for node in reversed(graph.nodes):
+        if node in live:
+            live.update(node.all_input_nodes)
+    return live
 
 
 def _judged_as(name: str, eager: Mapping[str, torch.Tensor]) -> str:

@@ -22,6 +22,7 @@ _OTHER_CODE = (
     "this call runs the graph of an earlier one, although its code, numbers or tensors are others: torch.compile has "
     "no guard that tells the two apart. What the earlier graph computes is compared with a graph that is traced anew"
 )
+_OWN_RANDOM = "random numbers that kernels draw, in a compilation without fallback_random,"
 _OTHER_SIZES = (
     "what the graph for all sizes computes is compared with a graph that is traced for the sizes of this call"
 )
@@ -38,10 +39,13 @@ class JudgedCalls:
     Attributes:
         check: the check of the graph.
         deliver: receives the reports.
+        with_own_random: returns the check of the graph whose kernels draw random numbers themselves; None if those of
+            `check` do.
     """
 
     check: GraphCheck
     deliver: Callable[[Report], None]
+    with_own_random: Callable[[], GraphCheck] | None = None
     _count: int = field(default=0, init=False)
     _can_trace: bool = field(default=False, init=False)
 
@@ -56,7 +60,7 @@ class JudgedCalls:
 
     def _first_report(self, inputs: Sequence[Any]) -> Report:
         """Return the report of the graph, or that of its sizes if only it differs."""
-        report, trace, module = self.check.report(inputs), trace_of_caller(), self.check.module
+        report, trace, module = self._full_report(inputs), trace_of_caller(), self.check.module
         obstacle = _obstacle(trace, module)
         if obstacle or isinstance(trace, str):
             note = f"later calls of {self.check.name} are not judged: {obstacle}"
@@ -65,6 +69,20 @@ class JudgedCalls:
         if not has_sizes(module) or report.outcome == "different":
             return report
         return self._report_beside(trace, inputs) or report
+
+    def _full_report(self, inputs: Sequence[Any]) -> Report:
+        """Return the report of the graph; if only its kernels with their own random numbers differ, that of these."""
+        report = self.check.report(inputs)
+        is_random = bool(random_nodes(self.check.module.graph))
+        if self.with_own_random is None or not is_random or report.outcome == "different":
+            return report
+        own = self.with_own_random().with_its_draws(inputs)
+        if isinstance(own, str):
+            return replace(report, notes=(*report.notes, f"{_OWN_RANDOM} were not judged: {own}"))
+        found = own.report(inputs)
+        if found.outcome == "different":
+            return found
+        return replace(report, notes=(*report.notes, f"{_OWN_RANDOM} and what reads them are {found.outcome}"))
 
     def _later_report(self, inputs: Sequence[Any]) -> Report | None:
         """Return a report of a later call if its results differ."""

@@ -37,6 +37,7 @@ class RandomValues:
         computes: returns the exported nodes that a node of the run computes.
         drawing: the names of the nodes that draw random numbers which are compared with those of the reference, unlike
             those of `unpredictable`, of which the distribution is.
+        known: the names of random values that the references of later values were computed from.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class RandomValues:
         unpredictable: Unpredictable,
         computes: Callable[[Node], Sequence[Node]],
         drawing: Collection[str] = (),
+        known: Collection[str] = (),
     ) -> None:
         self._drawing = drawing
         self._run, self._unpredictable, self._computes = run, unpredictable, computes
-        self._replaced: set[str] = set()
+        self._replaced = set(known)
         self._different: set[str] = set()
         self._kinds: dict[str, Kind] = {}
 

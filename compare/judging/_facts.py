@@ -46,6 +46,7 @@ class RunFacts:
         any_order: the indices whose order is left open.
         open_axes: the axis along which the order of numbers, or of their indices, is left open.
         wrong: the values of the run that are wrong, or vary from run to run.
+        equal: those that are the model's, bit for bit.
         suspects: the values of the whole run that agree with the model's although both are far from float64, and that
             are computed from values which are not: in isolation, their nodes tell a wrong kernel from rounding errors
             that have grown.
@@ -67,6 +68,7 @@ class RunFacts:
         self.any_order = unordered_indices(program.original or program.exported)
         self.open_axes = unordered_axes(program.original or program.exported)
         self.wrong: set[str] = set()
+        self.equal: set[str] = set()
         self.suspects: set[str] = set()
         program.shapes.update((name, tuple(tensor.shape)) for name, tensor in run.inputs.items())
         self.units = CoarsestUnits(run, program, float64, replaced)

@@ -18,7 +18,7 @@ from ..metrics._tolerance import is_quantized
 from ._facts import LaterRules, Rule, RunFacts
 from ._open_choices import AnyOrder, NearTies, SelectedIndices
 from ._other_decisions import AnotherRun, Following, HiddenDecisions, OtherDecisions
-from ._own_decisions import OwnDecisions
+from ._own_decisions import ExactComparisons, OwnDecisions
 from ._run import Pair
 from ._suspects import RoundedOperands, SharedErrors
 
@@ -168,6 +168,7 @@ RULES: Sequence[type[Rule]] = (
     SharedErrors,
     AnotherRun,
     Following,
+    ExactComparisons,
     RoundedOperands,
     HiddenDecisions,
     OtherDecisions,

@@ -47,6 +47,8 @@ class Following(Rule):
                 facts.noise.record_unaffected(pair.exported_name)
                 if verdict.flips is not None:
                     facts.decisions.add_flip(pair.name, pair.name)
+        if verdict.verdict == "same" and pair.reference is not None:
+            facts.equal.add(pair.name)
         if verdict.verdict in ("wrong", "unstable"):
             facts.wrong.add(pair.name)
         return verdict

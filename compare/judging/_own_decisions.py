@@ -1,9 +1,12 @@
 """Judge decisions: integers and booleans that are computed from floating-point numbers (see `Decisions`)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+
+from filch.export import Node
 
 from ..float64._decision_values import differing
 from ..float64._margins import Compared, flips_of
@@ -12,6 +15,55 @@ from ..float64._ties import selecting_node, with_ties
 from ..float64._verdict import SUSPICIOUS, WRONG, Flips, RoundingVerdict, Verdict
 from ._facts import LaterRules, Rule
 from ._run import Pair
+
+_COMPARED = "another decision than the model's about the same numbers, bit for bit: comparing does not round"
+
+
+def _compares(node: Node) -> bool:
+    """Return whether a node decides without computing numbers that it could round."""
+    decision = node.operator.decision
+    return decision is not None and decision.kind in ("comparison", "jump")
+
+
+class ExactComparisons(Rule):
+    """A kernel that compares numbers which are the model's, bit for bit, decides as the model does.
+
+    Comparing does not round, so that only what was compared can explain another decision. Float64 decides otherwise
+    than the model where PyTorch rounds a number to the dtype of the tensor that it is compared with.
+    """
+
+    def judge(self, pair: Pair, later_rules: LaterRules) -> RoundingVerdict | None:
+        """Return the verdict of the later rules; `wrong` in place of a sound one on another decision."""
+        verdict, facts = later_rules(pair), self.facts
+        is_explained = verdict is not None and verdict.sound and verdict.verdict != "same"
+        # In other graphs than compiled ones, a node may read what another one has changed in place.
+        if verdict is None or not is_explained or not pair.observed or facts.is_isolated:
+            return verdict
+        if facts.run.stage != "compiled" or facts.program.lower_precision or not self._only_compares(pair):
+            return verdict
+        return replace(verdict, verdict="wrong", ratio=math.inf, flips=None, note=_COMPARED)
+
+    def _only_compares(self, pair: Pair) -> bool:
+        """Return whether a node of the run compares what is the model's, and does not compute other numbers."""
+        facts, reference, nodes = self.facts, pair.reference, [*self.facts.program.computes(pair.node)]
+        if reference is None or pair.tensor.dtype != reference.dtype:
+            return False
+        compared: set[str] = set()  # and converted afterwards, which does not round booleans
+        for node in nodes:
+            if _compares(node) or (node.operator.movement == "cast" and not compared.isdisjoint(node.inputs)):
+                compared.update(node.outputs)
+            elif node.operator.movement == "cast" or not node.operator.rearranges:
+                return False
+        if not compared:
+            return False
+        within = {name for node in nodes for name in node.outputs}
+        read = {facts.run.exported_name(name) for name in pair.node.reads if name in facts.equal}
+        given = read.union(facts.run.inputs)
+        return all(
+            name in within or name in given or facts.program.constant(name) is not None
+            for node in nodes
+            for name in node.reads
+        )
 
 
 class OwnDecisions(Rule):

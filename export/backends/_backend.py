@@ -313,12 +313,14 @@ class BackwardRun:
 class CompilesTorch(Protocol):
     """A backend that can compile any torch graph, not only exported programs."""
 
-    def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+    def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any], *, own_random: bool = False) -> Compiled:
         """Compile a torch graph.
 
         Args:
             module: its inputs and outputs are flat, and its weights are among its inputs.
             inputs: the inputs of the first call.
+            own_random: whether kernels draw random numbers as they do for any user; else PyTorch draws them, the same
+                ones as in eager PyTorch with the same seed.
 
         Returns:
             the compiled graph. `run` takes the inputs by the names of the graph's placeholders. Its `handle` is called

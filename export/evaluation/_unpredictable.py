@@ -1,11 +1,13 @@
 """Values that may differ between correct runs: random numbers and uninitialized memory."""
 
 import contextlib
+import inspect
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import getitem
+from types import FunctionType
 from typing import Any
 
 import onnx_ir as ir
@@ -102,20 +104,44 @@ def is_random(node: fx.Node) -> bool:
 
 
 def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call draws random numbers. torch tags attention and recurrent networks even without dropout."""
-    tags = getattr(target, "tags", None)
-    if tags is None:  # a function or method of Python, or the name of one
-        name = str(getattr(target, "__name__", target)).rstrip("_")
-        is_training = any(item is True for item in (*args, *kwargs.values()))
-        return operator_of(name).random or ("dropout" in name and is_training)
-    if torch.Tag.nondeterministic_seeded not in tags:
+    """Whether a call draws random numbers.
+
+    Args:
+        target: an operator of torch, a function of Python, or the name of a method.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+    """
+    name = str(getattr(target, "__name__", target)).rstrip("_")
+    is_operator = getattr(target, "tags", None) is not None
+    if not is_operator and operator_of(name).random:
+        return True
+    operators = [target] if is_operator else _operators_named(name)
+    settings = _settings(target, operators, args, kwargs)
+    is_seeded = any(torch.Tag.nondeterministic_seeded in operator.tags for operator in operators)
+    if not (is_seeded or "dropout_p" in settings or (not is_operator and "dropout" in name)):
         return False
-    arguments = getattr(target, "_schema").arguments  # noqa: B009  what has tags is an operator
-    settings = {item.name: item.default_value for item in arguments}
-    settings |= named_arguments(target, args, kwargs)
-    # A random operator without such a setting draws, too: None is not 0.
+    # torch tags attention and recurrent networks even without dropout. What has no such setting draws: None is not 0.
     has_dropout = all(settings.get(name) != 0 for name in ("p", "dropout", "dropout_p"))
-    return has_dropout and settings.get("train") is not False
+    return has_dropout and settings.get("train") is not False and settings.get("training") is not False
+
+
+def _operators_named(name: str) -> list[Any]:
+    """Return the operators of ATen with a name, one for each overload."""
+    packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
+    return [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
+
+
+def _settings(target: Any, operators: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by name, with defaults: of a function of Python, or of the first operator."""
+    if operators and (operators[0] is target or not isinstance(target, FunctionType)):
+        defaults = {item.name: item.default_value for item in operators[0]._schema.arguments}  # noqa: SLF001  as above
+        return {**defaults, **named_arguments(operators[0], args, kwargs)}
+    try:
+        bound = inspect.signature(target).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # no function, or a call with other arguments
+        return dict(kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
 
 
 def has_random_subgraph(node: fx.Node) -> bool:

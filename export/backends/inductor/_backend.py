@@ -66,7 +66,7 @@ class InductorBackend:
             device=device or torch.device("cpu"),
         )
 
-    def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+    def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any], *, own_random: bool = False) -> Compiled:
         """See `CompilesTorch.compile_graph`."""
         graph = graph_from_fx(module.graph)
         returned: Any = module.graph.output_node().args[0]  # Dynamo's are flat
@@ -78,7 +78,7 @@ class InductorBackend:
             guarded=True,
             gradients=torch.is_grad_enabled() and any(getattr(item, "requires_grad", False) for item in inputs),
         )
-        options = _with_eager_random(self.options, module)
+        options = self.options if own_random else _with_eager_random(self.options, module)
         return _with_note(KernelGraphs(task, options).compiled_for(inputs), options, self.options)
 
     def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:

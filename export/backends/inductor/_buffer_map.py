@@ -239,10 +239,14 @@ def _same_item(source: fx.Node, created: Mapping[str, Sequence[fx.Node]]) -> fx.
 def _computing_node(source: fx.Node, created: Sequence[fx.Node]) -> fx.Node | None:
     """Return the last of the nodes created from `source` that others use or that writes to an input.
 
-    None if there is none, or if its result has another type than that of `source`.
+    If that is one of several results of an operation, it is the first of these. None if there is none, or if its result
+    has another type than that of `source`.
     """
     used = [node for node in created if any(user not in created for user in node.users)]
     used = used or [node for node in created if node.target == torch.ops.aten.copy_.default]
+    if used and used[-1].target is operator.getitem:  # noise that an operator returns beside its result, for example
+        operation = used[-1].args[0]
+        used = [min((node for node in used if node.args[0] is operation), key=lambda node: str(node.args[1]))]
     return used[-1] if used and _same_type(used[-1], source) else None
 
 

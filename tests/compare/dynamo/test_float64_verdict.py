@@ -330,3 +330,41 @@ def test_a_tolerance_is_a_number_a_tolerance_or_the_default():
         compare_gradients(tanh_module(), (torch.randn(4, 8),), tolerance="none")
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message):  # noqa: SLF001  what torch raises
         _checked(tanh_module(), torch.randn(4, 8), tolerance="none")
+
+
+def thresholds(dtype, scores=lambda x: x @ torch.eye(4).to(x.dtype)):
+    """Return a module that compares scores with 0.2, and scores at both sides of it that are equal in bfloat16."""
+
+    def forward(self, x):
+        return (scores(x) > 0.2).float() @ torch.ones(4, 4)
+
+    return module_of(forward), torch.tensor([[0.1, 0.2001, 0.3, 0.4], [0.2, 0.5, 0.1, 0.2002]]).to(dtype)
+
+
+@needs_compiler
+def test_a_comparison_with_a_number_that_is_not_rounded_is_wrong_in_the_kernel(monkeypatch):
+    """Float64 decides as the wrong kernel does: PyTorch rounds the number to bfloat16."""
+    from torch._inductor import lowering
+
+    right = lowering.promote_constants
+    monkeypatch.setattr(lowering, "promote_constants", lambda inputs, *_, **__: right(inputs))
+    with torch._inductor.config.patch(fx_graph_cache=False):  # noqa: SLF001  it has no public name
+        report = _checked(*thresholds(torch.bfloat16))
+    assert report.outcome == "different"
+    assert "gt" in report.first_divergence.op
+    assert "comparing does not round" in str(report.first_divergence.float64)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "made",
+    [
+        thresholds(torch.bfloat16),
+        thresholds(torch.float32),
+        thresholds(torch.bfloat16, lambda x: x * 1.0013),  # the kernel compares the product before it is rounded
+        thresholds(torch.float32, lambda x: x.bfloat16() * 1.0013),
+        thresholds(torch.float32, lambda x: x.half()),
+    ],
+)
+def test_right_comparisons_and_those_of_numbers_that_a_kernel_does_not_round_are_close(made):
+    assert _checked(*made).close

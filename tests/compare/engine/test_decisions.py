@@ -274,6 +274,19 @@ def test_a_value_follows_from_a_decision_that_its_fused_node_returns_as_well():
     assert (decision.verdict, found.verdict, found.follows) == ("decision", "same", ("above",))
 
 
+def test_another_decision_about_equal_numbers_is_a_fault():
+    """Comparing does not round: the margin does not matter."""
+    one = checker(LIMIT, fused=False)
+    scaled, above, _ = one.facts.run.graph.nodes
+    one.facts.record(scaled, "scaled", torch.float32, None)
+    assert one.verdict("scaled", scaled, X, X.clone()) is not None
+    one.facts.record(above, "above", torch.bool, None)
+    found = one.verdict("above", above, LIMIT < X, torch.tensor([False, False, True, True]))
+    assert found is not None
+    assert found.verdict == "wrong"
+    assert "comparing does not round" in found.note
+
+
 @pytest.mark.parametrize("observed", [True, False])
 @pytest.mark.parametrize(("limit", "verdict"), [(LIMIT, "decision"), (3.00001, "wrong")])
 def test_a_margin_of_more_than_rounding_is_a_fault(limit, verdict, observed):
@@ -281,7 +294,7 @@ def test_a_margin_of_more_than_rounding_is_a_fault(limit, verdict, observed):
     one = checker(limit, fused=False)
     scaled, above, _ = one.facts.run.graph.nodes
     one.facts.record(scaled, "scaled", torch.float32, None)
-    assert one.verdict("scaled", scaled, X, X) is not None
+    assert one.verdict("scaled", scaled, X, X * (1 + 2**-23)) is not None
     one.facts.record(above, "above", torch.bool, None)
     if not observed:  # the observed run decides as the model does
         assert one.verdict("above", above, limit < X, limit < X) is not None
