@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from filch.export import Graph, Node
+from filch.export.evaluation._onnx_node import evaluate_alone
 from filch.export.evaluation._unpredictable import Unpredictable
 
 from ..common._complex import complex_as_real
 from ..common._dtypes import declared_dtype
 from ..common._value_cache import ValueCache
-from ..float64._verdict import RoundingVerdict
+from ..float64._noise import unit_of
+from ..float64._verdict import Float64Value, RoundingVerdict, rounding_verdict
 from ..judging._judge import Judge
 from ..judging._run import ObservedValue, Run, TensorLookup
 from ..metrics._limits import Limits
@@ -78,6 +80,7 @@ class ValueComparator:
         self.outputs: list[JudgedValue] = []
         self._run, self._references, self._provenance, self._limits = run, references, provenance, limits
         self._on_value, self._judge, self._reasons, self._summed = on_value, judge, reasons, summed
+        self._constant = constant
         nodes_of = (lambda node: (node,)) if provenance is None else provenance.rounding_nodes
         self.allowances = Allowances(nodes_of, run.exported_name, constant)
         self.random = random or RandomValues(run, Unpredictable(), lambda node: (node,))
@@ -244,9 +247,42 @@ class ValueComparator:
         reason = "" if self._run.lowered is None else self._run.lowered.unjudged_reason(node, tensor)
         if not reason and self._provenance is not None and not is_output:
             reason = self._provenance.unmapped_reason(name)
+        own = None if tensor is None or is_output else self._by_inputs(name, node, tensor)
+        if own is not None:
+            return own
         if reason:
             return JudgedValue.of(name, tensor, "no value", reason)
         return JudgedValue.of(name, tensor, "not mapped", self._reasons.get(node.name, "no reference for this value"))
+
+    def _by_inputs(self, name: str, node: Node, tensor: torch.Tensor) -> JudgedValue | None:
+        """Judge a value that only the compiled graph has by what float64 computes from what its node has read.
+
+        Returns:
+            that it is right; None if what the node has read is not known to be right, or does not explain the value.
+        """
+        read = [self._right_input(item) if item else None for item in node.inputs]
+        if self._run.stage != "compiled" or any(
+            item is None for item, its in zip(read, node.inputs, strict=True) if its
+        ):
+            return None
+        outputs, position = evaluate_alone(node, read), node.outputs.index(name)
+        exact = outputs[position] if outputs is not None and position < len(outputs) else None
+        if not isinstance(exact, torch.Tensor) or exact.shape != tensor.shape:
+            return None
+        unit, expected = unit_of(tensor.dtype), exact.to(tensor.dtype)
+        verdict = rounding_verdict(tensor, expected, Float64Value(exact, exact, unit), unit=unit)
+        if verdict is None or not verdict.sound:
+            return None
+        difference = self._difference(name, node, expected, tensor, self._tolerance(name, tensor, node))
+        return JudgedValue.of(name, tensor, "same", "", evidence="derived", difference=difference, float64=verdict)
+
+    def _right_input(self, name: str) -> torch.Tensor | None:
+        """Return what a node has read, by name; None if it is not known, or not known to be right."""
+        value = self.values.get(name)
+        if value is not None and value.status != "same":
+            return None
+        tensor = self._node_inputs.values.get(name)
+        return self._constant(name) if tensor is None else tensor
 
     def _difference(
         self, name: str, node: Node, reference: torch.Tensor, tensor: torch.Tensor, limit: float | Tolerance | None

@@ -17,6 +17,7 @@ from .._errors import ExportError
 from ..common._arrays import array_to_torch, torch_to_array, weight_to_torch
 from ..common._time_limit import limited
 from ..graph._from_onnx import subgraphs
+from ..graph._nodes import Node
 from ..operators._in_float64 import in_float64
 from ..operators._operator import NodeCall, Operator
 from ..operators._registry import find_operator
@@ -185,6 +186,25 @@ class _Scope:
         for node in graph:
             local_values |= self.outputs(node, values)
         return [values[item.name or ""] for item in graph.outputs]
+
+
+def evaluate_alone(node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+    """Return the outputs of one node of a graph in float64, as far as they are defined.
+
+    Args:
+        node: the node. Its operator is taken in the newest version: that of a graph's nodes is not known.
+        inputs: its inputs by position; None for those that are left out.
+
+    Returns:
+        the outputs by position; None if the operator has no values in float64, or these can't be its inputs.
+    """
+    domain, _, name = node.op.rpartition("::")
+    version = defs.onnx_opset_version() if not domain else 1
+    call = NodeCall(version, {**_defaults(domain, name, version), **node.attributes}, len(node.outputs))
+    try:
+        return node.operator.evaluate(call, [*map(in_float64, inputs)])
+    except _UNSUPPORTED:
+        return None
 
 
 @lru_cache(maxsize=2**10)
