@@ -6,14 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
+import torch
 
 from filch.export import Program, as_program
-from filch.export.backends import Backend
+from filch.export.backends import Backend, SwitchesTorch, get_backend
 from filch.steal import FilchError, Records
 
-from .bisection._bisect import bisect
+from .bisection._bisect import bisect, search
+from .bisection._call_runner import CallRunner
+from .dynamo._compiled_call import CompiledCall
 from .metrics._tolerance import Tolerance
 from .repro._write import write_repro
+from .results._bisection import BisectReport
 from .results._report import Report
 from .results._rows import Row
 
@@ -77,6 +81,31 @@ def blame(
         else:
             report = replace(report, repro=str(repro.folder))
     return replace(report, notes=tuple(notes))
+
+
+def blame_call(report: Report, call: CompiledCall) -> Report:
+    """Find the steps of the compiler without which a call of `torch.compile` computes what eager PyTorch does.
+
+    Args:
+        report: the report of one of the call's graphs.
+        call: the call.
+
+    Returns:
+        the report with `culprits` and `switches`; unchanged if nothing differs, or if the backend has no such steps.
+    """
+    first, backend = report.first_divergence, get_backend(call.backend, **call.options)
+    if first is None or not isinstance(backend, SwitchesTorch):
+        return report
+    runner = CallRunner(call, backend, failing_tolerance(report, _judged_row(report, first)))
+    before = runner.without(())
+    found = BisectReport(
+        report.backend, report.reference, report.program, None, before.outcome, None, None, (), before.switches, ()
+    )
+    if not found.close and found.candidates:
+        found = search(found, runner, grow=True)
+    torch.compiler.reset()  # of the variants
+    culprits = tuple(culprit.name for culprit in found.culprits)
+    return replace(report, culprits=culprits, switches=0 if found.close else len(found.candidates))
 
 
 def _blame_failure(

@@ -143,6 +143,8 @@ def totals(found: Sequence[tuple[Path, Any, str, Answer, Answer]]) -> Iterator[t
             str(places["near"]),
             str(sum(bool(buggy.get("line")) for _, buggy, _ in items)),
             f"{sum(blamed)} of {len(blamed)}" if blamed else "",
+            str(Counter(buggy.get("repro", "") for _, buggy, _ in items)["fails"]),
+            str(round(max(buggy.get("seconds", 0) for _, buggy, _ in items))),
             str(sum(bool(control.get("flagged")) for _, _, control in items)),
             str(sum("error" in one for _, *both in items for one in both)),
         )
@@ -162,7 +164,8 @@ def main() -> int:
     found = [
         *rows(cases(options.cases), options.commands, limit=options.limit, results=options.results, jobs=options.jobs)
     ]
-    head = ("command", "bugs", "count", "flagged", "right", "near", "line", "blamed", "controls flagged", "errors")
+    found_of = ("flagged", "right", "near", "line", "blamed", "failing repro")
+    head = ("command", "bugs", "count", *found_of, "most seconds", "controls flagged", "errors")
     print(f"\n{table(head, [list(row) for row in totals(found)])}\n\n{describe_environment(*PACKAGES)}")
     # A bug counts as flagged if one of the commands flags it.
     best: dict[Path, list[tuple[Answer, Answer]]] = {}

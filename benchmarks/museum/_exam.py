@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -49,18 +50,38 @@ def gradients(path: Path, bug: TorchBug, way: str) -> Answer:
 
 
 def check(path: Path, bug: TorchBug, way: str) -> Answer:
-    """Run `filch check FILE:make -b inductor`."""
+    """Run `filch check FILE:make -b inductor`, with `--blame FOLDER` if the bug has a switch."""
     from filch.compare import load_report
 
     install(bug, way)
     factory = bug.harmless if way == "control" and bug.harmless is not None else bug.make
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "report.json")
-        code = command(["check", f"{path}:{factory.__name__}", "-b", "inductor", "-o", str(output)])
+        blame = [] if bug.switch is None else ["--blame", str(Path(folder, "why"))]
+        code = command(["check", f"{path}:{factory.__name__}", "-b", "inductor", "-o", str(output), *blame])
         if code == 2 or not output.exists():
             return {"error": f"exit code {code}"}
-        report = load_report(output)
-    return said(path, bug, [report] if report.outcome == "different" else [], 1)
+        report, repro = load_report(output), repro_in(Path(folder, "why"), runs=bug.introduce is None)
+    found = said(path, bug, [report] if report.outcome == "different" else [], 1)
+    if report.outcome == "different" and bug.switch is not None:
+        found["blame"] = any(re.search(bug.switch, culprit) for culprit in report.culprits)
+    return {**found, "culprits": [*report.culprits], "repro": repro, "program": report.program}
+
+
+def repro_in(folder: Path, *, runs: bool) -> str:
+    """Return `fails` for a repro that does, `written` for another one, `""` for none.
+
+    Args:
+        folder: the folder of the repro.
+        runs: whether to run it: a bug that a case introduces is in this process alone.
+    """
+    script = folder / "repro.py"
+    if not script.exists():
+        return ""
+    if not runs:
+        return "written"
+    done = subprocess.run([sys.executable, script.name], cwd=folder, capture_output=True, check=False)
+    return "fails" if done.returncode == 1 else "written"
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -109,7 +130,7 @@ def compare_with_itself(path: Path, bug: OnnxBug, way: str) -> Answer:  # noqa: 
         code = command(["compare", file, file, "--inputs", inputs, "--blame", str(Path(folder, "why")), "-o", output])
         if code == 2 or not Path(output).exists():
             return {"error": f"exit code {code}"}
-        report = load_report(output)
+        report, repro = load_report(output), repro_in(Path(folder, "why"), runs=True)
     if report.outcome != "different":
         return {"flagged": False, "outcome": report.outcome}
     first = report.first_divergence
@@ -121,7 +142,7 @@ def compare_with_itself(path: Path, bug: OnnxBug, way: str) -> Answer:  # noqa: 
         "place": found,
         "blame": blamed,
         "culprits": [*report.culprits],
-        "repro": bool(report.repro),
+        "repro": repro,
         "says": str(first)[:300],
     }
 

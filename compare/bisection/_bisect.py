@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from filch.export import Precision, Program, as_program, fingerprint
 from filch.export.backends import Backend, Switch, Switches
@@ -118,7 +118,7 @@ def bisect(
             steps=runner.steps,
         )
         if not report.close and report.candidates:
-            report = _search(report, runner, grow=only is None)
+            report = search(report, runner, grow=only is None)
         notes = [*captured.notes, *captured.left_out, *runner.notes]
         if not isinstance(resolved_backend, Switches):
             notes.append(f"backend {resolved_backend.name!r} has no transformations that can be disabled")
@@ -163,7 +163,15 @@ def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...
     return tuple(switch for switch in before.switches if only is None or switch.name in only)
 
 
-def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> BisectReport:
+class Runner(Protocol):
+    """Runs something with different sets of transformations disabled."""
+
+    def without(self, off: Collection[Switch]) -> Step:
+        """Run it with some transformations disabled; the same run is not repeated."""
+        ...
+
+
+def search(report: BisectReport, runner: Runner, *, grow: bool) -> BisectReport:
     """Return the report with its culprits; `grow` adds switches that change the graph only if others are disabled."""
     candidates = _named_in_failure(runner) or list(report.candidates)
     best = runner.without(candidates)
@@ -175,7 +183,11 @@ def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> Bisec
         candidates += more
         best = runner.without(candidates)
     report = replace(report, candidates=tuple(candidates), best=best.outcome)
-    if not best.outcome.passes:
+    if not best.outcome.passes:  # without all of them it may fail to compile
+        kinds = dict.fromkeys(switch.kind for switch in candidates)
+        groups = [[switch for switch in candidates if switch.kind == kind] for kind in kinds]
+        candidates = next((group for group in groups if runner.without(group).outcome.passes), [])
+    if not candidates:
         return report
     # Try the last ones first, so that a transformation that only prepares the graph for the culprit stays enabled.
     half = (len(candidates) + 1) // 2
@@ -187,7 +199,7 @@ def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> Bisec
     return replace(report, after=after.outcome, culprits=culprits)
 
 
-def _named_in_failure(runner: VariantRunner) -> list[Switch]:
+def _named_in_failure(runner: Runner) -> list[Switch]:
     """Return the switches that the backend names when it fails, without which it does not; none if others are needed.
 
     Other ones may prepare the graph for them, or remove what they change.

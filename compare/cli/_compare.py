@@ -177,7 +177,7 @@ def check_command(
     sizes = {name: size for name, (size, *_) in shared.parse_sizes(dim or []).items()}
     from filch.export.backends import get_backend
 
-    from .._blame import blame
+    from .._blame import blame, blame_call
     from ..dynamo._check_model import ModelCheck
     from ..models._variants import make_variant
 
@@ -203,6 +203,9 @@ def check_command(
                 report, judged = check.on(name, statistics=statistics, **options)
                 if folder is not None and judged is not None:
                     report = blame(report, check.capture, judged, folder, limit=comparing.limit)
+                # What the program's outputs do not show, the call's may.
+                if folder is not None and not report.culprits and (call := check.call(name, **options)) is not None:
+                    report = blame_call(report, call)
                 reports.append(report)
     if file is not None:
         reports = [replace(report, reference=factory, notes=(*notes, *report.notes)) for report in reports]

@@ -41,6 +41,12 @@ class ModelCheck:
             program, refusal = None, error
         return cls(recorded.steal(), program, recorded, refusal)
 
+    def call(self, backend: str, *, options: Mapping[str, Any], **judging: Any) -> CompiledCall | None:
+        """Return the compiled call; None if there is none, or if the backend compiles no torch graphs."""
+        if self.compiled is None or not isinstance(get_backend(backend, **options), CompilesTorch):
+            return None
+        return CompiledCall(self.compiled, backend, options, judging.get("tolerance"))
+
     def on(self, backend: str, *, options: Mapping[str, Any], **judging: Any) -> tuple[Report, Program | None]:
         """Return the report of a backend, and the program that it is about; None if that is the compiled call.
 
@@ -66,8 +72,8 @@ class ModelCheck:
             error = rejection
         report = exported
         is_wrong = exported is not None and exported.outcome == "different"
-        if self.compiled is not None and not is_wrong and isinstance(get_backend(backend, **options), CompilesTorch):
-            call = CompiledCall(self.compiled, backend, options, judging.get("tolerance"))
+        call = None if is_wrong else self.call(backend, options=options, **judging)
+        if call is not None:
             report = _with_call(exported, call)
         if report is None:
             raise error or CompareError("there is no program to compare")

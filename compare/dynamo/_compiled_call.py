@@ -64,8 +64,8 @@ class CompiledCall:
         if the call fails.
         """
         try:
-            actual = self._values_of(self._compiled(report=False))
-            return agrees([*actual.values()], lambda: [*self._values_of(self.subject.model).values()], self.tolerance)
+            actual = self.values_of(self._compiled(report=False))
+            return agrees([*actual.values()], lambda: [*self.values_of(self.subject.model).values()], self.tolerance)
         except Exception:  # noqa: BLE001  the reports say which
             return False
 
@@ -73,7 +73,7 @@ class CompiledCall:
         """Return a report for each graph that `torch.compile` makes of the call, and why there is none."""
         reports: list[Report] = []
         try:
-            self._values_of(self._compiled(report=reports))
+            self.values_of(self._compiled(report=reports))
         except Exception as error:  # noqa: BLE001  Dynamo and compilers raise errors of all types
             return reports, f"torch.compile fails on this call: {reason_of(error)}"
         return reports, "" if reports else "torch.compile finds nothing to compile in this call"
@@ -83,8 +83,8 @@ class CompiledCall:
 
         No compiler takes part, which may decide a tie in another way.
         """
-        run = partial(self._values_of, self.subject.model)
-        expected, actual = run(), self._values_of(torch.compile(self.subject.model, backend="eager"))
+        run = partial(self.values_of, self.subject.model)
+        expected, actual = run(), self.values_of(torch.compile(self.subject.model, backend="eager"))
         nodes = tuple(Node(name, "output", (), (name,)) for name in expected)
         values = {name: Value(name, shape=tuple(tensor.shape)) for name, tensor in expected.items()}
         graph = Graph("call", (), tuple(expected), (), nodes, values)
@@ -107,7 +107,7 @@ class CompiledCall:
         )
         return compiled
 
-    def _values_of(self, function: Callable[..., Any]) -> dict[str, torch.Tensor]:
+    def values_of(self, function: Callable[..., Any]) -> dict[str, torch.Tensor]:
         """Call a function on copies of the arguments; return its results and the arguments afterwards, by name."""
         args, kwargs = copy.deepcopy((self.subject.args, dict(self.subject.kwargs)))  # keeps how tensors share memory
         with phase("torch.compile"), ModelState(self.subject.model).restored(), torch.no_grad():

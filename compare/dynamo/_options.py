@@ -1,7 +1,7 @@
 """The options of `torch.compile(model, backend="filch", options=…)`, named as in hidet."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -32,6 +32,7 @@ class DynamoOptions:
             name, or a function that is one.
         config: settings of Inductor by their own names.
         mode: the mode of `torch.compile`.
+        without: steps of Inductor to leave out (see its backend).
         tolerance: see `compare`; None judges by float64. With `use_fp16`, None and `"default"` are the tolerance of
             float16.
     """
@@ -46,6 +47,7 @@ class DynamoOptions:
     inner: str | Callable[..., Any] = "inductor"
     config: Mapping[str, Any] = field(default_factory=dict)
     mode: str | None = None
+    without: str | Sequence[str] = ()
     tolerance: ToleranceOption = None
 
     def __post_init__(self) -> None:
@@ -74,7 +76,7 @@ class DynamoOptions:
         One that is False or 0 is left out, as a compiler without it does as much, unless it would be on otherwise: CUDA
         graphs with a mode, and sums in float16 with `use_fp16`.
         """
-        names = ("search_space", "use_cuda_graph", "use_fp16", "use_fp16_reduction", "config", "mode")
+        names = ("search_space", "use_cuda_graph", "use_fp16", "use_fp16_reduction", "config", "mode", "without")
         found = {name: value for name in names if (value := getattr(self, name))}
         if self.mode and self.use_cuda_graph is False:
             found["use_cuda_graph"] = False

@@ -141,9 +141,13 @@ def _versions(runner: Runner, options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_script(folder: Path, backend: str) -> None:
-    """Check that the script shows the difference in a process without this one's modules, paths and settings."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    command = [sys.executable, "-I", str(folder / "repro.py")]
+    """Check that the script shows the difference in a process without this one's modules and settings.
+
+    It finds packages where this process does: a runtime may be in a folder of PYTHONPATH.
+    """
+    settings = {name for name in os.environ if name.startswith("PYTHON")} - {"PYTHONPATH", "PYTHONUSERBASE"}
+    environment = {name: value for name, value in os.environ.items() if name not in settings}
+    command = [sys.executable, "-P", str(folder / "repro.py")]
     try:
         process = subprocess.run(  # noqa: S603  our own script
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False

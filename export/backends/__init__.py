@@ -18,6 +18,7 @@ from ._backend import (
     Stage,
     Switch,
     Switches,
+    SwitchesTorch,
 )
 from ._isolate import isolate
 from ._registry import backend_names, get_backend
@@ -41,6 +42,7 @@ __all__ = [
     "Stage",
     "Switch",
     "Switches",
+    "SwitchesTorch",
     "backend_names",
     "get_backend",
     "isolate",

@@ -328,3 +328,23 @@ class CompilesTorch(Protocol):
             `BackwardRun` of the first backward pass.
         """
         ...
+
+
+@runtime_checkable
+class SwitchesTorch(Protocol):
+    """A backend that can compile any torch graph, and turn off single steps of the compilation."""
+
+    def compile_graph_without(
+        self, module: fx.GraphModule, inputs: Sequence[Any], off: Collection[Switch]
+    ) -> CompiledVariant:
+        """Compile a torch graph with some steps turned off.
+
+        Args:
+            module: see `CompilesTorch.compile_graph`.
+            inputs: see there.
+            off: see `Switches.compile_without`.
+
+        Raises:
+            BackendError: there is no such step, or the graph can't be compiled without it.
+        """
+        ...

@@ -17,7 +17,7 @@ _METHODS = {
     "reference": ("to compute its references", 1.0),
 }
 _ITERATORS = ("observe", "isolate")
-_UNLIMITED = ("script", "compile_graph")
+_UNLIMITED = ("script", "compile_graph", "compile_graph_without")
 
 
 class LimitedBackend:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from torch._guards import CompileContext, compile_context
     from torch._inductor import list_mode_options, list_options
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch._inductor.compiler_bisector import CompilerBisector
+    from torch._inductor.decomposition import select_decomp_table
     from torch._ops import (
         HigherOrderOperator,
         OpOverload,
@@ -85,6 +87,7 @@ NAMES = PrivateNames(
         "AutoDispatchBelowAutograd": "torch._C:_AutoDispatchBelowAutograd",
         "CAPTURE_STRATEGIES": "torch.onnx._internal.exporter._capture_strategies:CAPTURE_STRATEGIES",
         "CompileContext": "torch._guards:CompileContext",
+        "CompilerBisector": "torch._inductor.compiler_bisector:CompilerBisector",
         "DisableFuncTorch": "torch._C:_DisableFuncTorch",
         "DisableTorchFunction": "torch._C:DisableTorchFunction",
         "ExportedProgramDeserializer": "torch._export.serde.serialize:ExportedProgramDeserializer",
@@ -145,6 +148,7 @@ NAMES = PrivateNames(
             "torch._C._autograd:_saved_tensors_hooks_get_disabled_error_message"
         ),
         "schema": "torch._export.serde.schema",
+        "select_decomp_table": "torch._inductor.decomposition:select_decomp_table",
         "sympy_functions": "torch.utils._sympy.functions",
         "temporarily_clear_interpreter_stack": "torch._functorch.pyfunctorch:temporarily_clear_interpreter_stack",
         "type_repr": "torch.fx.node:_type_repr",

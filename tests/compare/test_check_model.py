@@ -98,6 +98,25 @@ def test_a_wrong_lowering_is_named(tmp_path, factory, wrong_tanh):
     assert "tanh" in wrong[0]["op"] and wrong[0]["source"].split(":")[0].endswith("test_check_model.py")
 
 
+def test_the_step_of_the_compiler_that_makes_a_call_wrong_is_blamed(tmp_path, wrong_tanh):
+    """Without it, the call is right. `stateful` shows it in an argument alone."""
+    code, report = _check("stateful", tmp_path, "--blame", str(tmp_path / "why"))
+
+    assert (code, report["culprits"]) == (1, ["lowerings.tanh"])
+    assert _check("stateful", tmp_path, "--option", "without=lowerings.tanh")[0] == 0
+
+
+def test_a_decomposition_is_blamed(tmp_path, monkeypatch):
+    """Of a program of torch.export, too; the search names the only wrong one of several."""
+    from torch._inductor.decomposition import fast_random_decomps
+
+    decompositions = fast_random_decomps()
+    monkeypatch.setitem(decompositions, torch.ops.aten.addmm.default, lambda *a, **k: torch.ops.aten.mm(a[1], a[2]) * 1)
+    code, report = _check("plain", tmp_path, "--blame", str(tmp_path / "why"))
+
+    assert (code, report["culprits"]) == (1, ["aten.addmm.default"])
+
+
 @pytest.fixture
 def wrong_call(monkeypatch):
     """Compile a sigmoid in place of tanh, but only for graphs of Dynamo."""

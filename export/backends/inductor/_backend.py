@@ -87,13 +87,21 @@ class InductorBackend:
         An optimization is a setting of Inductor, or an option of the user. Two variants with the same fingerprint, that
         of the code that Inductor wrote, compute the same.
         """
-        options = without(self.options, off)
-        compiled = replace(self, options=options).compile(program, optimize=True)
+        variant = replace(self, options=without(self.options, off))
+        return variant.as_variant(variant.compile(program, optimize=True))
+
+    def compile_graph_without(
+        self, module: fx.GraphModule, inputs: Sequence[Any], off: Collection[Switch]
+    ) -> CompiledVariant:
+        """See `SwitchesTorch.compile_graph_without`."""
+        variant = replace(self, options=without(self.options, off))
+        return variant.as_variant(variant.compile_graph(module, inputs))
+
+    def as_variant(self, compiled: Compiled) -> CompiledVariant:
+        """Return a compiled program with what may still be turned off."""
         graphs: KernelGraphs = compiled.handle
-        known = _torch.get_config_copy()
-        return CompiledVariant(
-            compiled, switches_of(options, options.settings(), known), fingerprint_of(graphs.source_codes())
-        )
+        switches = switches_of(self.options, self.options.settings(), _torch.get_config_copy(), graphs.steps())
+        return CompiledVariant(compiled, switches, fingerprint_of(graphs.source_codes()))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`; for inputs of new shapes it compiles again, as torch.compile does."""

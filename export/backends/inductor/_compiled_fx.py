@@ -1,6 +1,6 @@
 """A torch graph compiled by Inductor, which can run with an observer of its buffers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from ...common._process_state import preserve_process_state
 from ...common._quiet import quiet
 from ._buffer_map import BufferMap
 from ._kernels import Call, LoweredGraph, record_lowering
+from ._steps import Steps
 from ._wrapper import Observe, instrument
 
 # Provenance tracking records which operations a kernel computes. A graph from the cache has none, so the cache is off;
@@ -49,8 +50,10 @@ class CompiledGraph:
         module: a graph with flat inputs and flat outputs; Inductor's first passes change it.
         examples: the inputs, or tensors like them.
         config: Inductor's settings, by its own names.
+        without: see `InductorOptions`.
 
     Attributes:
+        steps: what Inductor has applied to the graph, and to its backward graph if that is compiled with it.
         codes: the generated code of each graph; a backward graph may be compiled only when it is needed.
         observer: called with code and its inputs in order to run it; None runs it without observation.
 
@@ -58,8 +61,15 @@ class CompiledGraph:
         BackendError: Inductor can't compile the graph.
     """
 
-    def __init__(self, module: fx.GraphModule, examples: Sequence[Any], config: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        examples: Sequence[Any],
+        config: Mapping[str, Any],
+        without: Collection[str] = (),
+    ) -> None:
         self.codes: list[GeneratedCode] = []
+        self.steps = Steps(without)
         self.observer: Observer | None = None
         self._source = module.graph
         try:
@@ -91,8 +101,14 @@ class CompiledGraph:
             with quiet(), record_lowering(aot_module, self._add_code, backward=bool(options.get("is_backward"))):
                 return compile_inner(aot_module, inputs, **options)
 
-        with quiet(), preserve_process_state(), config.patch(enable_autograd_cache=False):
-            return compile_fx(module, list(examples), inner_compile=compile_aot_graph, config_patches=settings)  # type: ignore[return-value]
+        with quiet(), preserve_process_state(), config.patch(enable_autograd_cache=False), self.steps.recorded():
+            return compile_fx(  # type: ignore[return-value]
+                module,
+                list(examples),
+                inner_compile=compile_aot_graph,
+                config_patches=settings,
+                decompositions=self.steps.decompositions(),
+            )
 
     def _add_code(self, lowered: LoweredGraph, run: Call) -> Call:
         """Add the code of a graph; return the function that runs in place of `run`."""

@@ -109,6 +109,10 @@ class KernelGraphs:
         lowered = [code.lowered for compiled in self._graphs.values() for code in compiled.codes]
         return [Path(item.module.__file__ or "").read_text("utf-8") for item in lowered]
 
+    def steps(self) -> dict[str, str]:
+        """Return the kind of each step that Inductor has applied and that can be left out, by name."""
+        return {name: kind for compiled in self._graphs.values() for name, kind in compiled.steps.taken.items()}
+
     def run(self, inputs: Values, watch: Collection[str], outputs: Sequence[str]) -> Values:
         """Run the graph and return the outputs, by these names, and the watched values."""
         arguments = self._copy_inputs(self._task.bind(inputs))
@@ -192,7 +196,9 @@ class KernelGraphs:
         key = (bool(settings.get("triton.cudagraphs")), *(() if self._task.guarded else map(_guarded, arguments)))
         if key not in self._graphs:
             with torch.set_grad_enabled(self._task.gradients), self._options.reductions():
-                self._graphs[key] = CompiledGraph(changed_copy(self._module), arguments, settings)
+                self._graphs[key] = CompiledGraph(
+                    changed_copy(self._module), arguments, settings, self._options.without
+                )
         return self._graphs[key]
 
     def _copy_inputs(self, values: Sequence[Any]) -> list[Any]:

@@ -25,10 +25,16 @@ def _parse_config(value: Any) -> Any:
     return {name: literal(text) for name, text in mapping(value).items()} if isinstance(value, str) else value
 
 
+def _parse_names(value: Any) -> tuple[str, ...]:
+    """Parse names, which are separated by commas on the command line."""
+    return tuple(value.split(",") if isinstance(value, str) else value)
+
+
 _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("use_cuda_graph", "use_fp16", "use_fp16_reduction"), boolean),
     "search_space": integer,
     "config": _parse_config,
+    "without": _parse_names,
 }
 
 
@@ -44,6 +50,7 @@ class InductorOptions:
         use_fp16: compute in float16; inputs and outputs keep their dtypes.
         use_fp16_reduction: with `use_fp16`, whether matrix products on a CUDA device may accumulate in float16.
         config: settings of `torch._inductor.config`, by name.
+        without: the names of decompositions, passes and lowerings to leave out, as `bisect` names them.
 
     Raises:
         BackendError: Inductor does not know a name or a value.
@@ -55,6 +62,7 @@ class InductorOptions:
     use_fp16: bool = False
     use_fp16_reduction: bool | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, parse in _PARSERS.items():

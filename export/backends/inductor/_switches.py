@@ -1,21 +1,24 @@
-"""The switches of Inductor: passes, fusions, generated kernels and options of the user."""
+"""The switches of Inductor: decompositions, passes, lowerings, fusions, generated kernels and options of the user."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any
 
 from ..._errors import BackendError
 from .._backend import Switch
 from ._options import InductorOptions
+from ._steps import KINDS
 
 _PASSES, _CODE, _SETTING = "passes", "code generation", "setting"
 # In the order of compilation, with the value that turns the step off. Inductor does not report which had an effect.
 # If two steps remove an error, the later one is blamed. So the first is `fallback_by_default`, which uses PyTorch's own
 # kernels instead of generated ones: it nearly always removes the error, but locates nothing.
+_FALLBACK = "fallback_by_default"
 _STEPS: Mapping[str, tuple[str, Any]] = {
-    "fallback_by_default": (_CODE, True),
+    _FALLBACK: (_CODE, True),
     "use_pre_grad_passes": (_PASSES, False),
     "use_joint_graph_passes": (_PASSES, False),
     "joint_graph_constant_folding": (_PASSES, False),
@@ -43,19 +46,29 @@ _SAME_CODE = ("use_cuda_graph", "use_fp16_reduction")  # these do not change the
 _COMMENT = re.compile(r"^\s*(?:# |//).*\n", re.MULTILINE)
 
 
-def switches_of(options: InductorOptions, settings: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[Switch, ...]:
+def switches_of(
+    options: InductorOptions,
+    settings: Mapping[str, Any],
+    known: Mapping[str, Any],
+    taken: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Switch, ...]:
     """Return what can be turned off: the steps of Inductor that are on, and the options that the user has set.
 
     Args:
         options: the options of the user.
         settings: these options by Inductor's names.
         known: all settings of Inductor with their defaults.
+        taken: the kinds of the steps of a compilation, by name.
     """
-    steps = (
+    groups = [
         Switch(kind, name)
         for name, (kind, off) in _STEPS.items()
         if name in known and name not in settings and known[name] != off  # those in `settings` are options, below
-    )
+    ]
+    # A single step explains more than its group, and less than how code is generated for all.
+    first = [switch for switch in groups if switch.kind == _PASSES or switch.name == _FALLBACK]
+    single = [Switch(kind, name) for name, kind in taken.items()]
+    steps = (*first, *single, *(switch for switch in groups if switch not in first))
     set_options = (
         Switch(_SETTING, name, changes_graph=name not in _SAME_CODE)
         for name, off in _OPTIONS.items()
@@ -77,6 +90,8 @@ def without(options: InductorOptions, off: Collection[Switch]) -> InductorOption
             changed[switch.name] = _OPTIONS[switch.name]
         elif switch.kind == _SETTING and entry in options.config:
             del config[entry]
+        elif switch.kind in KINDS:
+            changed["without"] = (*changed.get("without", options.without), switch.name)
         elif switch.name in _STEPS and switch.kind == _STEPS[switch.name][0]:
             config[switch.name] = _STEPS[switch.name][1]
         else:

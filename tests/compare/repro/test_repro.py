@@ -12,6 +12,8 @@ import torch
 from torch import fx, nn
 
 from filch.compare import CompareError, write_repro
+from filch.compare.repro._code import DIFFERENCE_ERROR
+from filch.compare.repro._folder import _check_script
 from filch.compare.repro._fx_part import TorchParts
 from filch.export import Program, export, graph_from_fx
 from filch.export.backends import Compiled, Script, get_backend
@@ -278,3 +280,14 @@ def test_a_value_with_the_name_of_a_builtin_keeps_it():
     case = TorchParts(program, {"input": x, "relu": x}).case(["relu"])
 
     assert case is not None and [*case.inputs] == ["input"]
+
+
+def test_the_script_finds_a_runtime_in_a_folder_of_pythonpath(tmp_path, monkeypatch):
+    """As another version is tried without another environment."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "other_runtime.py").touch()
+    (tmp_path / "repro.py").write_text(f"import other_runtime\nraise {DIFFERENCE_ERROR}('they differ')\n", "utf-8")
+    with pytest.raises(CompareError, match="other_runtime"):
+        _check_script(tmp_path, "onnxruntime-cpu")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    _check_script(tmp_path, "onnxruntime-cpu")
