@@ -183,10 +183,12 @@ def search(report: BisectReport, runner: Runner, *, grow: bool) -> BisectReport:
         candidates += more
         best = runner.without(candidates)
     report = replace(report, candidates=tuple(candidates), best=best.outcome)
-    if not best.outcome.passes:  # without all of them it may fail to compile
-        kinds = dict.fromkeys(switch.kind for switch in candidates)
-        groups = [[switch for switch in candidates if switch.kind == kind] for kind in kinds]
+    if best.outcome.problem and not report.before.problem:  # it can't be compiled without all of them
+        kinds = {switch.kind: None for switch in reversed(candidates)}
+        groups = [[switch for switch in candidates if switch.kind == kind] for kind in reversed(kinds)]
         candidates = next((group for group in groups if runner.without(group).outcome.passes), [])
+    elif not best.outcome.passes:
+        candidates = []
     if not candidates:
         return report
     # Try the last ones first, so that a transformation that only prepares the graph for the culprit stays enabled.

@@ -104,6 +104,8 @@ def test_the_step_of_the_compiler_that_makes_a_call_wrong_is_blamed(tmp_path, wr
 
     assert (code, report["culprits"]) == (1, ["lowerings.tanh"])
     assert _check("stateful", tmp_path, "--option", "without=lowerings.tanh")[0] == 0
+    torch.compiler.reset()
+    assert run("check", f"{__file__}:stateful", "-b", "inductor", "--option", "without=lowerings.tan") == 2
 
 
 def test_a_decomposition_is_blamed(tmp_path, monkeypatch):

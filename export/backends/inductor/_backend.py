@@ -44,6 +44,10 @@ class InductorBackend:
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it always does
         """See `Backend.compile`."""
+        return self._with_known_steps(self._compile(program))
+
+    def _compile(self, program: Program) -> Compiled:
+        """See `Backend.compile`; a step to leave out need not be one that Inductor takes."""
         exported = unchanged_export(program, self.name)
         task = self._task(program, exported)
         options = _with_eager_random(self.options, task.module)
@@ -68,6 +72,17 @@ class InductorBackend:
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any], *, own_random: bool = False) -> Compiled:
         """See `CompilesTorch.compile_graph`."""
+        return self._with_known_steps(self._compile_graph(module, inputs, own_random=own_random))
+
+    def _with_known_steps(self, compiled: Compiled) -> Compiled:
+        """Return a compiled program; raise an error if Inductor takes none of the steps to leave out for it."""
+        graphs: KernelGraphs = compiled.handle
+        if self.options.without and not graphs.left_out():
+            raise BackendError(f"Inductor has no step {' or '.join(self.options.without)} for this program")
+        return compiled
+
+    def _compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any], *, own_random: bool = False) -> Compiled:
+        """See `CompilesTorch.compile_graph` and `_compile`."""
         graph = graph_from_fx(module.graph)
         returned: Any = module.graph.output_node().args[0]  # Dynamo's are flat
         task = CompileTask(
@@ -88,14 +103,14 @@ class InductorBackend:
         of the code that Inductor wrote, compute the same.
         """
         variant = replace(self, options=without(self.options, off))
-        return variant.as_variant(variant.compile(program, optimize=True))
+        return variant.as_variant(variant._compile(program))  # noqa: SLF001  of this class
 
     def compile_graph_without(
         self, module: fx.GraphModule, inputs: Sequence[Any], off: Collection[Switch]
     ) -> CompiledVariant:
         """See `SwitchesTorch.compile_graph_without`."""
         variant = replace(self, options=without(self.options, off))
-        return variant.as_variant(variant.compile_graph(module, inputs))
+        return variant.as_variant(variant._compile_graph(module, inputs))  # noqa: SLF001  as above
 
     def as_variant(self, compiled: Compiled) -> CompiledVariant:
         """Return a compiled program with what may still be turned off."""

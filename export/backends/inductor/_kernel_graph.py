@@ -113,6 +113,10 @@ class KernelGraphs:
         """Return the kind of each step that Inductor has applied and that can be left out, by name."""
         return {name: kind for compiled in self._graphs.values() for name, kind in compiled.steps.taken.items()}
 
+    def left_out(self) -> set[str]:
+        """Return the names of the steps that were left out."""
+        return set[str]().union(*(compiled.steps.met for compiled in self._graphs.values()))
+
     def run(self, inputs: Values, watch: Collection[str], outputs: Sequence[str]) -> Values:
         """Run the graph and return the outputs, by these names, and the watched values."""
         arguments = self._copy_inputs(self._task.bind(inputs))

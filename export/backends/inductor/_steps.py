@@ -30,10 +30,12 @@ class Steps:
     Attributes:
         taken: the kind of each step that was not left out, by name, in the order of the compilation. Decompositions are
             called as their operators, passes by their group and name, lowerings by the name of their nodes.
+        met: the names of those to leave out that there are.
     """
 
     def __init__(self, left_out: Collection[str] = ()) -> None:
         self.taken: dict[str, str] = {}
+        self.met: set[str] = set()
         self._left_out = left_out
 
     @contextlib.contextmanager
@@ -49,6 +51,7 @@ class Steps:
         """
         known: dict[Any, Callable[..., Any]] = _torch.select_decomp_table()
         kept = {operator: item for operator, item in known.items() if str(operator) not in self._left_out}
+        self.met.update(map(str, known.keys() - kept.keys()))
         return kept if len(kept) < len(known) else None
 
     def _is_left_out(self, _: str, group: str, description: Callable[[], str] = str) -> bool:
@@ -57,6 +60,7 @@ class Steps:
             return False
         name = self._name(group, description())
         if name in self._left_out:
+            self.met.add(name)
             return True
         self.taken.setdefault(name, _KINDS[group])
         return False

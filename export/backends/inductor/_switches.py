@@ -12,7 +12,7 @@ from .._backend import Switch
 from ._options import InductorOptions
 from ._steps import KINDS
 
-_PASSES, _CODE, _SETTING = "passes", "code generation", "setting"
+_PASSES, _CODE, _SETTING = "pass", "code generation", "setting"
 # In the order of compilation, with the value that turns the step off. Inductor does not report which had an effect.
 # If two steps remove an error, the later one is blamed. So the first is `fallback_by_default`, which uses PyTorch's own
 # kernels instead of generated ones: it nearly always removes the error, but locates nothing.
@@ -90,10 +90,10 @@ def without(options: InductorOptions, off: Collection[Switch]) -> InductorOption
             changed[switch.name] = _OPTIONS[switch.name]
         elif switch.kind == _SETTING and entry in options.config:
             del config[entry]
-        elif switch.kind in KINDS:
-            changed["without"] = (*changed.get("without", options.without), switch.name)
         elif switch.name in _STEPS and switch.kind == _STEPS[switch.name][0]:
             config[switch.name] = _STEPS[switch.name][1]
+        elif switch.kind in KINDS:
+            changed["without"] = (*changed.get("without", options.without), switch.name)
         else:
             raise BackendError(f"Inductor has no {switch.kind} {switch.name!r} to turn off")
     if changed.get("use_fp16") is False:

@@ -288,8 +288,10 @@ def test_the_switches_of_inductor_are_its_enabled_settings():
     assert inductor_without(options, switches) == InductorOptions(config={"pattern_matcher": False})
     every = inductor_switches(InductorOptions(), {}, dict.fromkeys(("layout_optimization", "fallback_by_default")))
     assert [one.name for one in every] == ["fallback_by_default", "layout_optimization"], "the last one is blamed first"
-    with pytest.raises(BackendError, match="Inductor has no passes 'no_such_pass' to turn off"):
-        inductor_without(options, [Switch("passes", "no_such_pass")])
+    with pytest.raises(BackendError, match="Inductor has no setting 'no_such_setting' to turn off"):
+        inductor_without(options, [Switch("setting", "no_such_setting")])
+    steps = inductor_switches(InductorOptions(), {}, {}, {"lowerings.tanh": "lowering"})
+    assert inductor_without(options, steps).without == ("lowerings.tanh",)
 
 
 def test_the_program_runs_in_other_interpreters(small):
