@@ -260,6 +260,8 @@ class ValueComparator:
         Returns:
             that it is right; None if what the node has read is not known to be right, or does not explain the value.
         """
+        if self._judge is None or node.operator.quantization:  # a scale may be another one than the model's
+            return None
         read = [self._right_input(item) if item else None for item in node.inputs]
         if self._run.stage != "compiled" or any(
             item is None for item, its in zip(read, node.inputs, strict=True) if its

@@ -57,7 +57,9 @@ class ExactComparisons(Rule):
         if not compared:
             return False
         within = {name for node in nodes for name in node.outputs}
-        read = {facts.run.exported_name(name) for name in pair.node.reads if name in facts.equal}
+        # What is converted to be compared, may have digits that the model's value does not have.
+        converted = facts.run.compiled.value_aliases
+        read = {name for name in pair.node.reads if name in facts.equal and name not in converted}
         given = read.union(facts.run.inputs)
         return all(
             name in within or name in given or facts.program.constant(name) is not None

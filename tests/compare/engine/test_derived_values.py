@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from filch.compare.engine._value_comparator import ValueComparator
-from filch.compare.judging._run import Run
+from filch.compare.float64._values import RecordedValues
+from filch.compare.judging._facts import RunFacts
+from filch.compare.judging._judge import Judge
+from filch.compare.judging._run import JudgedProgram, Run
 from filch.compare.metrics._limits import Limits
 from filch.compare.references._resolver import Reference, ReferenceResolver
 from filch.export import Graph, Node, Value
@@ -36,7 +39,8 @@ def judged(changed=""):
     references = ReferenceResolver({name: Reference(tensor, "eager") for name, tensor in {"a": X, "b": Y}.items()})
     run = Run(0, "compiled", Compiled(GRAPH, None), {"x": X, "y": Y}, {})
     constant = {"factor": torch.tensor(3.0)}.get
-    comparator = ValueComparator(run, references, None, Limits(GRAPH, None), constant=constant)
+    judge = Judge(RunFacts(run, JudgedProgram(GRAPH), RecordedValues({})))
+    comparator = ValueComparator(run, references, None, Limits(GRAPH, None), judge=judge, constant=constant)
     comparator.compare((name, tensor, None) for name, tensor in values.items())
     return comparator.values
 
