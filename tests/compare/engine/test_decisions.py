@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -285,6 +286,20 @@ def test_another_decision_about_equal_numbers_is_a_fault():
     assert found is not None
     assert found.verdict == "wrong"
     assert "comparing does not round" in found.note
+
+
+def test_numbers_that_were_converted_to_be_compared_may_not_be_equal():
+    """A runtime may keep a value of float16 in float32."""
+    one = checker(LIMIT, fused=False)
+    compiled = replace(one.facts.run.compiled, value_aliases={"scaled": "scaled"})
+    one.facts.run = replace(one.facts.run, compiled=compiled)
+    scaled, above, _ = one.facts.run.graph.nodes
+    one.facts.record(scaled, "scaled", torch.float32, None)
+    assert one.verdict("scaled", scaled, X, X.clone()) is not None
+    one.facts.record(above, "above", torch.bool, None)
+    found = one.verdict("above", above, LIMIT < X, torch.tensor([False, False, True, True]))
+    assert found is not None
+    assert found.verdict == "decision"
 
 
 @pytest.mark.parametrize("observed", [True, False])
