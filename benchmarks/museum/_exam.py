@@ -54,11 +54,14 @@ def check(path: Path, bug: TorchBug, way: str) -> Answer:
     from filch.compare import load_report
 
     install(bug, way)
-    factory = bug.harmless if way == "control" and bug.harmless is not None else bug.make
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder, "report.json")
+        output, factory = Path(folder, "report.json"), f"{path}:{bug.make.__name__}"
+        if way == "control" and bug.harmless is not None:  # it may be a lambda
+            text = f"from museum._prove import load\n\n\ndef make():\n    return load({str(path)!r}).harmless()\n"
+            Path(folder, "control.py").write_text(text, encoding="utf-8")
+            factory = f"{folder}/control.py:make"
         blame = [] if bug.switch is None else ["--blame", str(Path(folder, "why"))]
-        code = command(["check", f"{path}:{factory.__name__}", "-b", "inductor", "-o", str(output), *blame])
+        code = command(["check", factory, "-b", "inductor", "-o", str(output), *blame])
         if code == 2 or not output.exists():
             return {"error": f"exit code {code}"}
         report, repro = load_report(output), repro_in(Path(folder, "why"), runs=bug.introduce is None)
