@@ -379,6 +379,8 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: Tolera
     origins = NodeProvenance(run.graph, compiled)
     limits = Limits(run.graph, given_limits(tolerance))
     backward = Run(0, "compiled", compiled, inputs, run.outputs)
+    # A branch that draws random numbers runs again; what else a backward pass draws is wrong.
+    nested = of_program(run.module.graph, run.graph).nested
     rows, effect = compare_values(
         backward,
         run.values,
@@ -387,7 +389,7 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: Tolera
         limits,
         float64=float64,
         node_values=partial(NodeValues, run.module, run.arguments),
-        unpredictable=of_program(run.module.graph, run.graph),
+        unpredictable=Unpredictable(nested=nested, random=nested | run.graph.computed_from(nested)),
         isolate=lambda lookup: in_order(compiled.graph, run.isolate(lookup)),
     )
     return Report(
