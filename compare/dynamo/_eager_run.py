@@ -108,7 +108,7 @@ class _Recorder(fx.Interpreter):
             return value
         if other.dtype != value.dtype and not (other.is_floating_point() and value.is_floating_point()):
             return value
-        if self._owners[_memory(value)] is not n:  # the node has written to it, and later nodes read it by other names
+        if n.name in self.in_place:  # later nodes also read it by other names
             with torch.no_grad():
                 return value.copy_(other)
         return other.to(value.device, value.dtype, copy=True)

@@ -5,7 +5,7 @@ import inspect
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import getitem
 from types import FunctionType
 from typing import Any
@@ -111,21 +111,25 @@ def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         args: the positional arguments.
         kwargs: the keyword arguments.
     """
+    tags = getattr(target, "tags", None)
+    is_operator = tags is not None
+    if tags is not None and torch.Tag.nondeterministic_seeded not in tags:  # each call in float64 asks
+        return False
     name = str(getattr(target, "__name__", target)).rstrip("_")
-    is_operator = getattr(target, "tags", None) is not None
     if not is_operator and operator_of(name).random:
         return True
     operators = [target] if is_operator else _operators_named(name)
     settings = _settings(target, operators, args, kwargs)
     is_seeded = any(torch.Tag.nondeterministic_seeded in operator.tags for operator in operators)
-    if not (is_seeded or "dropout_p" in settings or (not is_operator and "dropout" in name)):
+    if not (is_seeded or "dropout_p" in settings or "dropout" in name):
         return False
     # torch tags attention and recurrent networks even without dropout. What has no such setting draws: None is not 0.
     has_dropout = all(settings.get(name) != 0 for name in ("p", "dropout", "dropout_p"))
     return has_dropout and settings.get("train") is not False and settings.get("training") is not False
 
 
-def _operators_named(name: str) -> list[Any]:
+@lru_cache(maxsize=2**10)
+def _operators_named(name: str) -> Sequence[Any]:
     """Return the operators of ATen with a name, one for each overload."""
     packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
     return [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
