@@ -169,7 +169,9 @@ class GraphCheck:
         """
         graph, random = self.module.graph, random_nodes(self.module.graph)
         nodes = {node.name: node for node in graph.nodes}
-        live, run = _live(graph), eager_run(self.module, copy_tensors(inputs))
+        live = _live(graph)
+        with _same_random_numbers():
+            run = eager_run(self.module, copy_tensors(inputs))
         for name in random:
             if nodes[name] not in live and name not in run.in_place:
                 return f"nothing reads what {name} draws"  # only the second compilation draws it

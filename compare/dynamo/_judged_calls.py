@@ -12,6 +12,7 @@ from filch.export.common._copies import copy_tensors, has_plain_memory
 from filch.export.evaluation._unpredictable import random_nodes
 
 from ..common._complex import complex_as_real
+from ..common._errors import reason_of
 from ..results._report import Report
 from ._agreement import agrees
 from ._eager_run import eager_run, results_of
@@ -76,10 +77,13 @@ class JudgedCalls:
         is_random = bool(random_nodes(self.check.module.graph))
         if self.with_own_random is None or not is_random or report.outcome == "different":
             return report
-        own = self.with_own_random().with_its_draws(inputs)
-        if isinstance(own, str):
-            return replace(report, notes=(*report.notes, f"{_OWN_RANDOM} were not judged: {own}"))
-        found = own.report(inputs)
+        try:
+            own = self.with_own_random().with_its_draws(inputs)
+            found = own if isinstance(own, str) else own.report(inputs)
+        except Exception as error:  # noqa: BLE001  compilers raise errors of all types; the call itself can run
+            found = reason_of(error)
+        if isinstance(found, str):
+            return replace(report, notes=(*report.notes, f"{_OWN_RANDOM} were not judged: {found}"))
         if found.outcome == "different":
             return found
         return replace(report, notes=(*report.notes, f"{_OWN_RANDOM} and what reads them are {found.outcome}"))

@@ -5,6 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from filch.export import BackendError
+from filch.export.backends.inductor._backend import InductorBackend
 from support.processes.compilers import needs_compiler
 
 pytestmark = needs_compiler
@@ -106,3 +108,18 @@ def test_a_reason_is_given_if_the_kernels_own_are_not_judged():
         f"{OWN}, in a compilation without fallback_random, were not judged: nothing reads" in note
         for note in report.notes
     )
+
+
+def test_a_compilation_that_fails_without_the_random_numbers_of_pytorch_is_a_note(monkeypatch):
+    """The call itself can run."""
+    right = InductorBackend.compile_graph
+
+    def compile_graph(backend, module, inputs, *, own_random=False):
+        if own_random:
+            raise BackendError("there are no such kernels")
+        return right(backend, module, inputs)
+
+    monkeypatch.setattr(InductorBackend, "compile_graph", compile_graph)
+    (report,) = reports_of(compared, rows())
+    assert report.outcome == "close"
+    assert any(note.startswith(OWN) and "there are no such kernels" in note for note in report.notes)
