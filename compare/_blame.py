@@ -91,21 +91,27 @@ def blame_call(report: Report, call: CompiledCall) -> Report:
         call: the call.
 
     Returns:
-        the report with `culprits` and `switches`; unchanged if nothing differs, or if the backend has no such steps.
+        the report with `culprits` and `switches`, or with a note if the search fails; unchanged if nothing differs, if
+        the call can't be checked, or if the backend has no such steps.
     """
     first, backend = report.first_divergence, get_backend(call.backend, **call.options)
-    if first is None or not isinstance(backend, SwitchesTorch):
+    if first is None or call.obstacle or not isinstance(backend, SwitchesTorch):
         return report
     runner = CallRunner(call, backend, failing_tolerance(report, _judged_row(report, first)))
     before = runner.without(())
     found = BisectReport(
         report.backend, report.reference, report.program, None, before.outcome, None, None, (), before.switches, ()
     )
-    if not found.close and found.candidates:
-        found = search(found, runner, grow=True)
-    torch.compiler.reset()  # of the variants
+    if found.close:  # what differs is not a result of the call
+        return report if report.switches is not None else replace(report, switches=0)
+    try:
+        found = search(found, runner, grow=True) if found.candidates else found
+    except FilchError as error:
+        return replace(report, notes=(*report.notes, f"the search for culprits of the call failed: {error}"))
+    finally:
+        torch.compiler.reset()  # of the variants
     culprits = tuple(culprit.name for culprit in found.culprits)
-    return replace(report, culprits=culprits, switches=0 if found.close else len(found.candidates))
+    return replace(report, culprits=culprits, switches=len(found.candidates))
 
 
 def _blame_failure(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch._functorch import config as functorch_config
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
     from torch._guards import CompileContext, compile_context
-    from torch._inductor import list_mode_options, list_options
+    from torch._inductor import config as inductor_config, list_mode_options, list_options
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch._inductor.compiler_bisector import CompilerBisector
     from torch._inductor.decomposition import select_decomp_table
@@ -119,6 +119,7 @@ NAMES = PrivateNames(
         "get_dynamic_layer_stack_depth": "torch._C._functorch:get_dynamic_layer_stack_depth",
         "get_metrics_context": "torch._dynamo.utils:get_metrics_context",
         "get_sequence_nr": "torch.autograd:_get_sequence_nr",
+        "inductor_config": "torch._inductor.config",
         "is_functorch_wrapped_tensor": "torch._C._functorch:is_functorch_wrapped_tensor",
         "is_torch_function_mode_enabled": "torch._C:_is_torch_function_mode_enabled",
         "is_tracing": "torch._C:_is_tracing",

@@ -8,6 +8,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from filch.compare import CompareError
 from filch.compare.dynamo._compiled_call import CompiledCall
 from filch.export import BackendError
 from filch.export.backends.inductor._backend import InductorBackend
@@ -117,6 +118,19 @@ def test_a_decomposition_is_blamed(tmp_path, monkeypatch):
     code, report = _check("plain", tmp_path, "--blame", str(tmp_path / "why"))
 
     assert (code, report["culprits"]) == (1, ["aten.addmm.default"])
+
+
+def test_a_search_that_fails_leaves_the_report(tmp_path, wrong_tanh, monkeypatch):
+    """Its reason is a note."""
+
+    def fail(*_, **__):
+        raise CompareError("results vary")
+
+    monkeypatch.setattr("filch.compare._blame.search", fail)
+    code, report = _check("stateful", tmp_path, "--blame", str(tmp_path / "why"))
+
+    assert (code, report["culprits"]) == (1, [])
+    assert any("results vary" in note for note in report["notes"])
 
 
 @pytest.fixture

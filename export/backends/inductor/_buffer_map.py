@@ -246,7 +246,7 @@ def _computing_node(source: fx.Node, created: Sequence[fx.Node]) -> fx.Node | No
     used = used or [node for node in created if node.target == torch.ops.aten.copy_.default]
     if used and used[-1].target is operator.getitem:  # noise that an operator returns beside its result, for example
         operation = used[-1].args[0]
-        used = [min((node for node in used if node.args[0] is operation), key=lambda node: str(node.args[1]))]
+        used = [min((node for node in used if node.args[0] is operation), key=lambda node: int(str(node.args[1])))]
     return used[-1] if used and _same_type(used[-1], source) else None
 
 

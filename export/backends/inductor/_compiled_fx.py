@@ -107,7 +107,7 @@ class CompiledGraph:
                 list(examples),
                 inner_compile=compile_aot_graph,
                 config_patches=settings,
-                decompositions=self.steps.decompositions(),
+                decompositions=self.steps.decompositions(settings),
             )
 
     def _add_code(self, lowered: LoweredGraph, run: Call) -> Call:

@@ -41,21 +41,32 @@ class Steps:
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
         """Record the steps in the block, and leave out those that are."""
-        with mock.patch.object(_torch.CompilerBisector, "disable_subsystem", self._is_left_out):
+        asked = _torch.CompilerBisector.disable_subsystem  # a user may bisect, too
+
+        def disable(backend: str, group: str, description: Callable[[], str] = str) -> bool:
+            return self._is_left_out(group, description) or asked(backend, group, description)
+
+        with mock.patch.object(_torch.CompilerBisector, "disable_subsystem", disable):
             yield
 
-    def decompositions(self) -> dict[Any, Callable[..., Any]] | None:
+    def decompositions(self, settings: Mapping[str, Any]) -> dict[Any, Callable[..., Any]] | None:
         """Return the decompositions without those that are left out; None for all.
 
         What is decomposed by this table, may have a kernel of PyTorch in place of its decomposition.
+
+        Args:
+            settings: Inductor's settings, on which the decompositions of random functions depend.
         """
-        known: dict[Any, Callable[..., Any]] = _torch.select_decomp_table()
+        if not self._left_out:
+            return None
+        with _torch.inductor_config.patch(dict(settings)):
+            known: dict[Any, Callable[..., Any]] = _torch.select_decomp_table()
         kept = {operator: item for operator, item in known.items() if str(operator) not in self._left_out}
         self.met.update(map(str, known.keys() - kept.keys()))
         return kept if len(kept) < len(known) else None
 
-    def _is_left_out(self, _: str, group: str, description: Callable[[], str] = str) -> bool:
-        """Return whether to leave out a step; a replacement of `CompilerBisector.disable_subsystem`."""
+    def _is_left_out(self, group: str, description: Callable[[], str]) -> bool:
+        """Return whether to leave out a step; else record it."""
         if group not in _KINDS:
             return False
         name = self._name(group, description())
