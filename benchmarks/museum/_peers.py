@@ -15,11 +15,8 @@ from museum._bug import OnnxBug, ToolBug, TorchBug
 from museum._prove import called, copies, install, made
 
 Answer = dict[str, Any]
-NEEDS = (
-    "polygraphy==0.53.6",
-    "onnx-diagnostic==0.9.3",
-    "scipy==1.16.3",
-)  # packages that are installed for these questions
+# What is installed for these questions.
+NEEDS = ("polygraphy==0.53.6", "onnx-diagnostic==0.9.3", "scipy==1.16.3")
 TOLERANCE = 1e-4  # of onnx-diagnostic's comparisons, absolute and relative
 
 

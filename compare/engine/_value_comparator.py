@@ -260,7 +260,9 @@ class ValueComparator:
         Returns:
             that it is right; None if what the node has read is not known to be right, or does not explain the value.
         """
-        if self._judge is None or node.operator.quantization:  # a scale may be another one than the model's
+        operator = node.operator
+        # A quantized node may read another scale than the model. Sums would take as long as they do in the runtime.
+        if self._judge is None or operator.quantization or operator.product is not None or operator.terms is not None:
             return None
         read = [self._right_input(item) if item else None for item in node.inputs]
         if self._run.stage != "compiled" or any(

@@ -145,7 +145,11 @@ def _check_script(folder: Path, backend: str) -> None:
 
     It finds packages where this process does: a runtime may be in a folder of PYTHONPATH.
     """
-    settings = {name for name in os.environ if name.startswith("PYTHON")} - {"PYTHONPATH", "PYTHONUSERBASE"}
+    settings = {name for name in os.environ if name.startswith("PYTHON")} - {
+        "PYTHONPATH",
+        "PYTHONUSERBASE",
+        "PYTHONNOUSERSITE",
+    }
     environment = {name: value for name, value in os.environ.items() if name not in settings}
     command = [sys.executable, "-P", str(folder / "repro.py")]
     try:
