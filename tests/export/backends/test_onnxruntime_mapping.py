@@ -300,7 +300,7 @@ def test_a_function_that_was_inlined_is_the_origin_of_what_was_in_it():
 
     rows = {row.op: row for row in compiled_rows(report)}
     assert rows["Tanh"].operators == rows["Add"].operators == ("Add", "Tanh")
-    assert rows["Add"].evidence == "derived"  # the exported graph has no such value
+    assert rows["Add"].reason == "the exported graph has no such value: see " + rows["Tanh"].node
     check_is_explained(report, 3)
     assert report.close
 
