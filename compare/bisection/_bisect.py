@@ -183,12 +183,11 @@ def search(report: BisectReport, runner: Runner, *, grow: bool) -> BisectReport:
         candidates += more
         best = runner.without(candidates)
     report = replace(report, candidates=tuple(candidates), best=best.outcome)
-    if best.outcome.problem and not report.before.problem:  # it can't be compiled without all of them
-        kinds = {switch.kind: None for switch in reversed(candidates)}
-        groups = [[switch for switch in candidates if switch.kind == kind] for kind in reversed(kinds)]
-        candidates = next((group for group in groups if runner.without(group).outcome.passes), [])
-    elif not best.outcome.passes:
-        candidates = []
+    # Kinds by themselves first, the last one first: without all of them there may be other errors.
+    kinds = dict.fromkeys(switch.kind for switch in reversed(candidates))
+    groups = (*([switch for switch in candidates if switch.kind == kind] for kind in kinds), candidates)
+    tried = groups if report.before.problem else (_dispensable(group, runner) for group in groups)
+    candidates = next((group for group in tried if runner.without(group).outcome.passes), [])
     if not candidates:
         return report
     # Try the last ones first, so that a transformation that only prepares the graph for the culprit stays enabled.
@@ -199,6 +198,16 @@ def search(report: BisectReport, runner: Runner, *, grow: bool) -> BisectReport:
         _culprit(switch, runner.without([other for other in causes if other != switch]), after) for switch in causes
     )
     return replace(report, after=after.outcome, culprits=culprits)
+
+
+def _dispensable(switches: list[Switch], runner: Runner) -> list[Switch]:
+    """Return those of some switches without which the backend can still compile and run the program."""
+    if not switches or not runner.without(switches).outcome.problem:
+        return switches
+    half = len(switches) // 2
+    halves = [_dispensable(part, runner) for part in (switches[:half], switches[half:])] if half else [[]]
+    both = [switch for part in halves for switch in part]
+    return both if not runner.without(both).outcome.problem else max(halves, key=len)
 
 
 def _named_in_failure(runner: Runner) -> list[Switch]:

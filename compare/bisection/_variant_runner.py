@@ -23,9 +23,7 @@ from ..results._bisection import Step, Version
 from ..results._precision import OutputDifferences
 from ._criterion import Criterion
 from ._journal import Journal
-from ._variants import PASS, PRECISION, ProgramVariants
-
-_BEFORE_COMPILING = (PASS, PRECISION)  # kinds of switches that change the program, not how a backend compiles it
+from ._variants import ProgramVariants
 
 
 @dataclass
@@ -83,7 +81,7 @@ class VariantRunner:
     def _run(self, off: tuple[Switch, ...]) -> Step:
         """Compile the program without some transformations, run it and judge the results; see `without`."""
         program, applied = self.variants.without(frozenset(off))
-        variant = self._compile(program, [switch for switch in off if switch.kind not in _BEFORE_COMPILING])
+        variant = self._compile(program, [switch for switch in off if not self.variants.has(switch)])
         self.notes |= dict.fromkeys(variant.compiled.notes)
         switches = (*applied, *variant.switches)
         try:

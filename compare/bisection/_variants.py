@@ -35,13 +35,17 @@ class ProgramVariants:
     simulate: bool = False
     _optimized: dict[frozenset[Switch], tuple[Program, tuple[Switch, ...]]] = field(default_factory=dict)
 
+    def has(self, switch: Switch) -> bool:
+        """Return whether a switch is of a transformation here, and not of the backend: it may have passes, too."""
+        return switch.kind == PRECISION or switch in pass_switches(self.passes)
+
     def without(self, off: frozenset[Switch]) -> tuple[Program, tuple[Switch, ...]]:
         """Return the program without the transformations in `off`, and the applied ones that changed it.
 
         Raises:
             FilchError: a pass fails, or the program can't be lowered.
         """
-        program, applied = self._optimize(frozenset(switch for switch in off if switch.kind == PASS))
+        program, applied = self._optimize(off.intersection(pass_switches(self.passes)))
         if self.to is None:
             return program, applied
         lowering = Lowering(program, self.to, calibration=self.calibration, simulate=self.simulate)

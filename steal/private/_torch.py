@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch._inductor.compiler_bisector import CompilerBisector
     from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.pattern_matcher import PatternMatcherPass
     from torch._ops import (
         HigherOrderOperator,
         OpOverload,
+        OpOverloadPacket,
         _len_torch_dispatch_stack_pre_dispatch as len_torch_dispatch_stack_pre_dispatch,
     )
     from torch.autograd import _make_grads as make_grads
@@ -95,6 +97,8 @@ NAMES = PrivateNames(
         "HigherOrderOperator": "torch._ops:HigherOrderOperator",
         "IndexPutFallback": "torch._inductor.ir:IndexPutFallback",
         "OpOverload": "torch._ops:OpOverload",
+        "PatternMatcherPass": "torch._inductor.pattern_matcher:PatternMatcherPass",
+        "OpOverloadPacket": "torch._ops:OpOverloadPacket",
         "RestartAnalysis": "torch._dynamo.exc:RestartAnalysis",
         "ScatterFallback": "torch._inductor.ir:ScatterFallback",
         "TorchDispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
@@ -174,7 +178,7 @@ ATTRIBUTES = {
     "torch:UntypedStorage": ("_cdata",),
     "torch._dynamo.eval_frame:OptimizedModule": ("_orig_mod",),
     "torch._ops:HigherOrderOperator": ("_name",),
-    "torch._ops:OpOverload": ("_opname", "_overloadname", "_schema"),
+    "torch._ops:OpOverload": ("_dispatch_cache", "_opname", "_overloadname", "_schema"),
     "torch.autograd.graph:Node": ("_sequence_nr",),
     "torch.distributed.tensor:DTensor": ("_local_tensor", "_spec"),
     "torch.export:ExportedProgram": (

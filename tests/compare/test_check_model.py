@@ -120,6 +120,58 @@ def test_a_decomposition_is_blamed(tmp_path, monkeypatch):
     assert (code, report["culprits"]) == (1, ["aten.addmm.default"])
 
 
+@pytest.mark.parametrize("factory", ["plain", "stateful"])
+def test_a_pattern_is_blamed(tmp_path, monkeypatch, factory):
+    """It is one of hundreds in a pass, of a program of torch.export and of a call; a pass that is needed stays on."""
+    from torch._inductor import pattern_matcher as matcher
+    from torch._inductor.fx_passes import post_grad
+
+    def sigmoid_of_tanh(match, x):
+        match.replace_by_example(torch.sigmoid, [x])
+
+    tanh = torch.ops.aten.tanh.default
+    wrong = matcher.GraphPatternEntry(
+        pattern=matcher.CallFunction(tanh, matcher.Arg()), extra_check=lambda _: True, handler=sigmoid_of_tanh
+    )
+    monkeypatch.setitem(post_grad.pass_patterns[0].patterns, ("call_function", tanh), [wrong])
+    code, report = _check(factory, tmp_path, "--blame", str(tmp_path / "why"))
+
+    assert code == 1
+    assert report["culprits"] == ["test_check_model.test_a_pattern_is_blamed.sigmoid_of_tanh"]
+    assert wrong.extra_check(None), "it is as it was"
+
+
+class _Enlarged(nn.Module):
+    """Interpolates, which is decomposed before the table of decompositions is asked."""
+
+    def forward(self, x):
+        return functional.interpolate(torch.sin(x), scale_factor=2.0, mode="bilinear", align_corners=True)
+
+
+def enlarged():
+    torch.manual_seed(0)
+    return _Enlarged(), (torch.randn(1, 2, 3, 4),)
+
+
+def test_a_decomposition_by_a_kernel_in_python_is_blamed(tmp_path, monkeypatch):
+    """CompilerBisector of torch is not asked about it."""
+    operator = torch.ops.aten.upsample_bilinear2d.vec
+
+    def wrong(x, *_):
+        return x.repeat_interleave(2, -1).repeat_interleave(2, -2)
+
+    kernels = {**operator.py_kernels}
+    for key in {torch.DispatchKey.Autograd, torch.DispatchKey.CompositeImplicitAutograd} & kernels.keys():
+        monkeypatch.setitem(operator.py_kernels, key, wrong)
+    operator._dispatch_cache.clear()  # noqa: SLF001  there is no public API
+    try:
+        code, report = _check("enlarged", tmp_path, "--blame", str(tmp_path / "why"))
+    finally:
+        operator._dispatch_cache.clear()  # noqa: SLF001  as above
+
+    assert (code, report["culprits"]) == (1, ["aten.upsample_bilinear2d.vec"])
+
+
 def test_a_search_that_fails_leaves_the_report(tmp_path, wrong_tanh, monkeypatch):
     """Its reason is a note."""
 

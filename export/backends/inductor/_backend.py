@@ -103,19 +103,20 @@ class InductorBackend:
         of the code that Inductor wrote, compute the same.
         """
         variant = replace(self, options=without(self.options, off))
-        return variant.as_variant(variant._compile(program))  # noqa: SLF001  of this class
+        return self._as_variant(variant._compile(program), off)  # noqa: SLF001  of this class
 
     def compile_graph_without(
         self, module: fx.GraphModule, inputs: Sequence[Any], off: Collection[Switch]
     ) -> CompiledVariant:
         """See `SwitchesTorch.compile_graph_without`."""
         variant = replace(self, options=without(self.options, off))
-        return variant.as_variant(variant._compile_graph(module, inputs))  # noqa: SLF001  as above
+        return self._as_variant(variant._compile_graph(module, inputs), off)  # noqa: SLF001  as above
 
-    def as_variant(self, compiled: Compiled) -> CompiledVariant:
-        """Return a compiled program with what may still be turned off."""
+    def _as_variant(self, compiled: Compiled, off: Collection[Switch]) -> CompiledVariant:
+        """Return a program that was compiled with some steps turned off, with what may still be turned off."""
         graphs: KernelGraphs = compiled.handle
-        switches = switches_of(self.options, self.options.settings(), _torch.get_config_copy(), graphs.steps())
+        known = switches_of(self.options, self.options.settings(), _torch.get_config_copy(), graphs.steps())
+        switches = tuple(switch for switch in known if switch not in off)
         return CompiledVariant(compiled, switches, fingerprint_of(graphs.source_codes()))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:

@@ -12,13 +12,13 @@ from .._backend import Switch
 from ._options import InductorOptions
 from ._steps import KINDS
 
-_PASSES, _CODE, _SETTING = "pass", "code generation", "setting"
+_PASSES, _LOWERING, _CODE, _SETTING = "pass", "lowering", "code generation", "setting"
 # In the order of compilation, with the value that turns the step off. Inductor does not report which had an effect.
 # If two steps remove an error, the later one is blamed. So the first is `fallback_by_default`, which uses PyTorch's own
 # kernels instead of generated ones: it nearly always removes the error, but locates nothing.
 _FALLBACK = "fallback_by_default"
 _STEPS: Mapping[str, tuple[str, Any]] = {
-    _FALLBACK: (_CODE, True),
+    _FALLBACK: (_LOWERING, True),
     "use_pre_grad_passes": (_PASSES, False),
     "use_joint_graph_passes": (_PASSES, False),
     "joint_graph_constant_folding": (_PASSES, False),
@@ -66,7 +66,7 @@ def switches_of(
         if name in known and name not in settings and known[name] != off  # those in `settings` are options, below
     ]
     # A single step explains more than its group, and less than how code is generated for all.
-    first = [switch for switch in groups if switch.kind == _PASSES or switch.name == _FALLBACK]
+    first = [switch for switch in groups if switch.kind != _CODE]
     single = [Switch(kind, name) for name, kind in taken.items()]
     steps = (*first, *single, *(switch for switch in groups if switch not in first))
     set_options = (

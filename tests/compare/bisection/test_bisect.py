@@ -15,9 +15,12 @@ from torch import nn
 
 from faults.nodes.optimizers import FaultyOptimizers, faulty
 from filch.compare import CompareError, bisect
+from filch.compare.bisection._bisect import search
 from filch.compare.bisection._criterion import Criterion
 from filch.compare.common._delta_debugging import minimize, minimize_by_removal
 from filch.compare.metrics._limits import Limits
+from filch.compare.results._bisection import BisectReport, Step
+from filch.compare.results._precision import OutputDifferences
 from filch.export import BackendError, Graph, export, fingerprint
 from filch.export.backends import Switch, get_backend
 from filch.export.backends.inductor._options import InductorOptions
@@ -265,6 +268,32 @@ def test_the_node_that_overflows_in_float16_is_blamed():
     (square,) = [node for node in program.graph.nodes if len({*node.inputs}) < len(node.inputs)]
     needed = {square.name, *(node.name for node in program.graph.consumers[square.outputs[0]])}
     assert {*names(report)} == needed and {one.kind for one in report.culprits} == {"node in lower precision"}
+
+
+@dataclass
+class _Compiler:
+    """Is wrong with one step, wrong without another one, and fails without a third one."""
+
+    runs: int = 0
+    switches = (Switch("pass", "needed"), *(Switch("pass", f"pass {k}") for k in range(6)), Switch("form", "vectors"))
+
+    def without(self, off):
+        self.runs += 1
+        names = {switch.name for switch in off}
+        left = tuple(switch for switch in self.switches if switch not in off)
+        if "needed" in names:
+            return Step(tuple(off), OutputDifferences.failed("nothing to lower it with"))
+        passes = "pass 2" in names and "vectors" not in names
+        return Step(tuple(off), OutputDifferences(passes, 0.0 if passes else 1.0, 0.0), str(left), {}, left)
+
+
+def test_a_step_without_which_there_is_another_error_hides_no_culprit():
+    """Kinds are tried by themselves, without the steps that the compiler needs."""
+    compiler = _Compiler()
+    before = compiler.without(())
+    report = BisectReport("", "", "", None, before.outcome, None, None, (), before.switches, ())
+    assert names(search(report, compiler, grow=True)) == ["pass 2"]
+    assert compiler.runs < 40
 
 
 @slow
