@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import onnx_ir as ir
 import torch
+from onnx_ir import tensor_adapters
 from torch import fx
 
 from filch.export import Program
+from filch.export.evaluation._onnx_node import evaluate
+from filch.export.operators._in_float64 import in_float64
 
 from ._result import Size
 
@@ -44,6 +48,26 @@ class Case:
         program = Program(self.model)
         tensors = {name: program.constant(name) for name in self.model.graph.initializers}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    def in_float64(self) -> Tensors | None:
+        """Return the outputs that the ONNX model has in float64, rounded to their dtypes; None if it is not defined."""
+        if self.model is None:
+            return None
+        values: dict[str, Any] = {name: in_float64(item) for name, item in {**self.inputs, **self.initializers}.items()}
+        try:
+            for node in self.model.graph:
+                values |= evaluate(self.model, node, values)
+        except LookupError:  # a node before has no value in float64
+            return None
+        declared = {output.name: output.dtype for output in self.model.graph.outputs if output.dtype is not None}
+        dtypes = {name: tensor_adapters.to_torch_dtype(dtype) for name, dtype in declared.items()}
+        found = {name: values.get(name) for name in self.outputs}
+        tensors = {
+            name: item.to(dtypes.get(name, item.dtype))
+            for name, item in found.items()
+            if isinstance(item, torch.Tensor)
+        }
+        return tensors if len(tensors) == len(found) else None
 
     @property
     def model_inputs(self) -> Tensors:

@@ -83,9 +83,10 @@ def find_fault_region(
             continue
         optimize = candidate == "compiled"
         runner = Runner(backend, backend.script(optimize=optimize), limits, optimize=optimize, fails=fails)
-        region = _wrong_region(*_parts(records, program, call, names, limits, takes=runner.script.takes), runner)
-        if region is not None:
-            return region
+        parts, start = _parts(records, program, call, names, limits, takes=runner.script.takes)
+        for source in (None, "float64"):
+            if (region := _wrong_region(parts, start, runner, source)) is not None:
+                return region
     raise CompareError(
         f"no repro: on the captured values, {node!r} is correct on {backend.name}, alone and with its neighbors, "
         "or can't be run"
@@ -177,21 +178,31 @@ def _known_values(
     return {**{name: known.tensor.detach() for name, known in references.items() if known is not None}, **call.inputs}
 
 
-def _wrong_region(parts: OnnxParts | TorchParts, names: frozenset[str], runner: Runner) -> FaultRegion | None:
+def _wrong_region(
+    parts: OnnxParts | TorchParts, names: frozenset[str], runner: Runner, source: ExpectedSource | None
+) -> FaultRegion | None:
     """Return the smallest wrong part around some nodes, preferably one whose expected values can be recomputed.
 
     If they can't be for any of them, the smallest one with the captured values; None if no part is wrong.
+
+    Args:
+        parts: extracts parts of the program.
+        names: the nodes.
+        runner: runs the parts.
+        source: the source of the expected values; None is one that agrees with the captured values.
     """
     fallback: FaultRegion | None = None
     constants = parts.graph.constant_values
     has_constants = any(constants.issuperset(node.outputs) for node in parts.graph.nodes if node.name in names)
     for _ in range(_MAX_STEPS):
         case = parts.case(names)
-        error = 0.0 if case is None else runner.error_from_captured(case)
+        error = 0.0
+        if case is not None:
+            error = runner.error(case, source) if source else runner.error_from_captured(case)
         if case is not None and error:
-            source = runner.choose_expected_source(case)
-            region = FaultRegion(names, case, source or "model", error, has_constants, parts, runner)
-            if source is not None:
+            chosen = source or runner.choose_expected_source(case)
+            region = FaultRegion(names, case, chosen or "model", error, has_constants, parts, runner)
+            if chosen is not None:
                 return region
             fallback = fallback or region
         larger = with_neighbors(parts.graph, names)

@@ -37,6 +37,7 @@ _EXPECTED: Mapping[ExpectedSource, tuple[str, str]] = {
         "the result with optimizations disabled",
         "which agrees with the PyTorch model on the captured values",
     ),
+    "float64": ("the same in float64", "computed with PyTorch, and rounded to the dtype of the output"),
     "torch": ("the result of PyTorch", "the operations are those of the model's `torch.export`"),
 }
 _CULPRIT_SENTENCES: Mapping[Culprit, str] = {

@@ -6,7 +6,7 @@ from typing import Literal
 
 from filch.steal.text._visible import short_line
 
-ExpectedSource = Literal["model", "reference", "unoptimized", "torch"]
+ExpectedSource = Literal["model", "reference", "unoptimized", "torch", "float64"]
 Culprit = Literal["translation", "optimizer", "runtime", "compiler", ""]
 
 
@@ -37,7 +37,8 @@ class Repro:
         error: the largest harmonic error of the reduced part.
         expected_source: the source of the expected values: `model` (captured values), `reference` (onnx's evaluator,
             which agrees with the captured values), `unoptimized` (the same runtime with optimizations disabled, which
-            agrees with them, too) or `torch` (the operations of the exported program, run by the script itself).
+            agrees with them, too), `torch` (the operations of the exported program, run by the script itself) or
+            `float64` (the nodes computed in float64, if the captured values have the same error).
         culprit: the faulty component: `translation` (onnx's evaluator agrees with the runtime and differs from
             PyTorch), `optimizer` (the same runtime is correct with optimizations disabled), `runtime` (it is not),
             `compiler` (of PyTorch), or `""` if unknown.

@@ -47,6 +47,8 @@ class Runner:
         """Return the expected outputs by name; None if `source` can't compute them."""
         if source == "model":
             return case.recorded or None
+        if source == "float64":
+            return case.in_float64()
         if source == "torch":
             return _run_function(case, lambda function, _: function)
         return _run_model(case, self._reference if source == "reference" else self.backend, optimize=False)

@@ -44,7 +44,8 @@ def write_repro(
     needs them, as in a fusion. Then nodes are removed, dimensions reduced and numbers simplified while at least a tenth
     of the error remains. The expected values of the reduced part come from onnx's reference evaluator, else from the
     same runtime with its optimizations disabled, else from the PyTorch operations that the part was translated from:
-    the first of these that agrees with the captured values.
+    the first of these that agrees with the captured values. If no part differs from the captured values, because they
+    have the same error, the expected values are those of float64.
 
     Args:
         reference: a capture or dump of the model (see `compare`).
