@@ -12,6 +12,7 @@ import torch
 from filch.export import Graph, Node
 from filch.export.evaluation._onnx_node import evaluate_alone
 from filch.export.evaluation._unpredictable import Unpredictable
+from filch.export.program._original import weight
 
 from ..common._complex import complex_as_real
 from ..common._dtypes import declared_dtype
@@ -286,7 +287,11 @@ class ValueComparator:
         if value is not None and value.status != "same":
             return None
         tensor = self._node_inputs.values.get(name)
-        return self._constant(name) if tensor is None else tensor
+        tensor = self._constant(name) if tensor is None else tensor
+        if tensor is None and self._graph.onnx is not None:  # the optimizer may write sizes of its own
+            own = weight(self._graph.onnx, name)
+            return None if own is None or own.is_floating_point() else own
+        return tensor
 
     def _difference(
         self, name: str, node: Node, reference: torch.Tensor, tensor: torch.Tensor, limit: float | Tolerance | None
