@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from filch.export import ExportError, Node, Original, Program
+from filch.export import ExportError, Graph, Node, Original, Program
 from filch.export.evaluation._eager import can_replace
 from filch.export.operators._in_float64 import in_float64
 from filch.export.operators._registry import operator_of
@@ -45,6 +45,7 @@ class Float64Evaluator:
         steps: see `Float64Values`.
         operations: the operations of the model that PyTorch runs, by the names of their results.
         eager_names: the names of those of their results that are no lists or tuples.
+        aliases: the weights that nodes `Identity` return, by the names of what they return.
 
     Raises:
         CompareError: the program has no exported PyTorch program.
@@ -66,6 +67,7 @@ class Float64Evaluator:
         self.steps = _steps_of(original)
         self.operations = {node.name: node for node in original.nodes if node.op == "call_function"}
         self.eager_names = frozenset(original.names)
+        self.aliases = _aliases_of(original.graph)
 
     def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "ProgramRun":
         """Return the values of one call of the model.
@@ -169,7 +171,7 @@ class ProgramRun(Float64Values):
     def _values_for(self, wanted: Collection[str]) -> _ProgramValues:
         """Return a cache for what the wanted values are computed from."""
         values = _ProgramValues(functools.cache(self._options.known), ValueCache({}), set())
-        uses = Counter(name for node in self._pending(wanted, values) for name in _reads(node))
+        uses = Counter(name for node in self._pending(wanted, values) for name in self._needed(node))
         buffer = math.inf if self._options.keep else 0
         return replace(values, cache=ValueCache(uses, wanted, buffer=buffer))
 
@@ -273,7 +275,9 @@ class ProgramRun(Float64Values):
             else:
                 visited.add(name)
                 stack += (
-                    item for item in _reads(node) if item not in visited and not self._is_known(node, item, values)
+                    item
+                    for item in self._needed(node)
+                    if item not in visited and not self._is_known(node, item, values)
                 )
         return [*order.values()]
 
@@ -317,7 +321,17 @@ class ProgramRun(Float64Values):
                     self.changed_decisions.add(name)
             if values.cache.needs(name):
                 values.cache.put(name, both)
-        values.cache.consume(_reads(node))
+        values.cache.consume(self._needed(node))
+
+    def _needed(self, node: fx.Node | Node) -> list[str]:
+        """Return what has to be computed, or given, for a node: not the weights that it reads by other names.
+
+        All of them would be in memory from the start of the run, in float64, until their last readers.
+        """
+        reads = _reads(node)
+        if self._options.forced is not None or not isinstance(node, Node):
+            return reads
+        return [name for name in reads if name not in self._program.aliases]
 
     def _read(self, node: fx.Node | Node, name: str, values: _ProgramValues) -> Variants | None:
         """Return what a node reads of a value; None of a weight, or if the value can't be computed."""
@@ -363,7 +377,7 @@ class ProgramRun(Float64Values):
         for name in dict.fromkeys(node.reads):
             both = self._read(node, name, values)
             if both is None:
-                if (weight := self._original.constant(name)) is None:
+                if (weight := self._original.constant(self._program.aliases.get(name, name))) is None:
                     return {}
                 both = (weight,) * (1 + self._options.noisy)
             exact[name], *others = map(in_float64, both)
@@ -386,6 +400,15 @@ class ProgramRun(Float64Values):
     def _unit_or_default(self, name: str) -> float:
         """Return half a unit in the last place of a value, relative; that of float32 if it has none."""
         return self._program.units.get(name, _FLOAT32_UNIT)
+
+
+def _aliases_of(graph: Graph) -> Mapping[str, str]:
+    """Return the weights that nodes `Identity` return, by the names of what they return."""
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op == "Identity" and (weight := found.get(node.inputs[0], node.inputs[0])) in graph.constants:
+            found[node.outputs[0]] = weight
+    return found
 
 
 def _reads(node: fx.Node | Node) -> list[str]:

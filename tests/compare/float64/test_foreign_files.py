@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from filch.compare import compare_programs
 from filch.compare.float64._verdict import Float64Value, rounding_verdict, shares_error
-from filch.compare.runs._evaluation import Float64Evaluator
+from filch.compare.runs._evaluation import Float64Evaluator, ProgramRun, RunOptions
 from filch.compare.runs._onnx_original import OnnxOriginal
 from filch.export import Original, load_program
 from filch.export.backends.onnxruntime import _backend
@@ -69,6 +69,23 @@ def test_a_file_of_dilated_convolutions(tmp_path, monkeypatch):
     report = compare_programs(path, path)
     assert report.close
     assert {*counts.values()} == {2} and len(counts) == 12
+
+
+def test_weights_that_layers_share_by_identity_are_not_all_in_memory(tmp_path):
+    """An exporter writes the nodes `Identity` first, one for each layer. Each is a value that may be wanted, too."""
+    layers, stored = 6, weight("w", 16, 16)
+    nodes = [helper.make_node("Identity", ["w"], [f"w{i}"], f"identity{i}") for i in range(layers)]
+    names = ["x", *(f"r{i}" for i in range(1, layers)), "y"]
+    nodes += [helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]], f"layer{i}") for i in range(layers)]
+    program = load_program(saved(tmp_path / "a.onnx", nodes, [stored], ([2, 16], [2, 16]), 17))
+    computed, x = [], torch.ones(2, 16)
+    evaluator = Float64Evaluator(replace(program, original=OnnxOriginal(program.model)))
+    options = RunOptions([*names, "w0"], observe=lambda node, *_: computed.append(node.name), noisy=False)
+    run = ProgramRun(evaluator, {"x": x}, options)
+    exact = torch.tensor(numpy_helper.to_array(stored)).double()
+    assert torch.allclose(run.computed("y")[0], x.double() @ torch.linalg.matrix_power(exact, layers))
+    assert computed == [f"layer{i}" for i in range(layers)]
+    assert torch.equal(run.computed("w0")[0], exact)
 
 
 def test_a_file_against_itself_runs_five_times_in_six_sessions(tmp_path, monkeypatch):
