@@ -8,11 +8,17 @@ from filch.export import BackendError, ExportError, Program
 from filch.export.backends import CompilesTorch, get_backend
 from filch.steal import FilchError, Records
 
+from .._compare import compare
 from .._compare_export import compare_with_fallback
 from ..common._errors import CompareError
 from ..models._subject import Subject
 from ..results._report import EAGER_PYTORCH, Report
 from ._compiled_call import CompiledCall
+
+_ANOTHER = (
+    "from the recorded inputs, the program that torch.export makes of the model computes other numbers in eager "
+    "PyTorch, too: it is not compared"
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,8 @@ class ModelCheck:
 
         `torch.compile` compiles another program than torch.export makes: with the inputs that the call changes, other
         operations, and weights that can be frozen. What is wrong in the exported program is reported first, as its
-        cause can be found; else what is wrong in the compiled call.
+        cause can be found; else what is wrong in the compiled call. If the exported program is not the model in eager
+        PyTorch either, only the call is reported.
 
         Args:
             backend: the name of the backend.
@@ -71,13 +78,29 @@ class ModelCheck:
         except BackendError as rejection:
             error = rejection
         report = exported
+        call = self.call(backend, options=options, **judging)
         is_wrong = exported is not None and exported.outcome == "different"
-        call = None if is_wrong else self.call(backend, options=options, **judging)
-        if call is not None:
+        if call is not None and not is_wrong:
             report = _with_call(exported, call)
+        elif call is not None and not call.obstacle and not self._is_exported(judging):
+            alone = _with_call(None, call)
+            report = exported if alone is None else replace(alone, notes=(*alone.notes, _ANOTHER))
         if report is None:
             raise error or CompareError("there is no program to compare")
         return report, used if report.reference != EAGER_PYTORCH else None
+
+    def _is_exported(self, judging: Mapping[str, Any]) -> bool:
+        """Return whether the exported program is the model in eager PyTorch, with the recorded inputs.
+
+        It is not if the model reads what is not recorded, as `as_strided` does around a part of a storage.
+        """
+        if self.program is None:
+            return True
+        try:
+            report = compare(self.capture, self.program, backend="eager", tolerance=judging.get("tolerance"))
+        except FilchError:
+            return True
+        return report.outcome != "different"
 
 
 def _with_call(exported: Report | None, call: CompiledCall) -> Report | None:

@@ -39,6 +39,17 @@ class _Forces(nn.Module):
         return torch.tanh(self.outer(x + torch.func.vmap(torch.func.grad(lambda row: (row * row).sum()))(x)))
 
 
+class _Corner(nn.Module):
+    """Reads the memory around a part of a tensor, which is not recorded."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(5, 2)
+
+    def forward(self, x, part):
+        return torch.tanh(self.inner(x)) - torch.as_strided(part, (3, 2), (6, 2), 6)
+
+
 class _Plain(nn.Module):
     """Has nothing that torch.export leaves out."""
 
@@ -58,6 +69,11 @@ def plain():
 def stateful():
     torch.manual_seed(0)
     return _Stateful().eval(), (torch.zeros(4, 6), torch.randn(4, 6))
+
+
+def corner():
+    torch.manual_seed(0)
+    return _Corner().eval(), (torch.randn(3, 5), torch.randn(9, 6)[3:])
 
 
 def forces():
@@ -81,15 +97,15 @@ def _check(factory, tmp_path, *options):
     return code, json.loads((tmp_path / "r.json").read_text())
 
 
-@pytest.mark.parametrize("factory", ["stateful", "forces"])
+@pytest.mark.parametrize("factory", ["stateful", "forces", "corner"])
 def test_a_clean_model_is_close(tmp_path, factory):
-    """Also where the exported program is incomplete, or there is none."""
+    """Also where the exported program is incomplete, or another one, or there is none."""
     code, report = _check(factory, tmp_path)
 
     assert (code, report["outcome"]) == (0, "close"), report["headline"]
 
 
-@pytest.mark.parametrize("factory", ["stateful", "forces"])
+@pytest.mark.parametrize("factory", ["stateful", "forces", "corner"])
 def test_a_wrong_lowering_is_named(tmp_path, factory, wrong_tanh):
     """Of `stateful`, only what is written to the input shows it."""
     code, report = _check(factory, tmp_path)
