@@ -84,8 +84,8 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
     Raises:
         CompareError: the script does not show the difference, or the folder can't be written.
     """
-    if not math.isinf(repro.error):  # an error within the tolerance shows only with a smaller limit
-        limit = float(f"{max(_LIMIT_RATIO * repro.error, limit if repro.error > limit else 0.0):.1e}")
+    if not math.isinf(repro.error):  # an error near the tolerance shows only with a smaller limit
+        limit = float(f"{max(_LIMIT_RATIO * repro.error, limit if repro.error > 2 * limit else 0.0):.1e}")
     shown = listed(list(dict.fromkeys(case.operators)), _SHOWN, ", …")
     backend, script = runner.backend.name, runner.script
     what = "can't be run, unlike" if runner.fails else "differs from"

@@ -194,8 +194,10 @@ class BufferMap:
         }  # empty if this kernel has one operation only, which it keeps
         names = [name for name in kernel.origins if name not in computed_alone]
         nodes = [self._inductor_nodes[name] for name in names if name in self._inductor_nodes]
-        computing = [node for node in nodes if not views_of(node)]
-        return {name for node in computing or nodes for name in self._source_names[node]}
+        computing = [node for node in nodes if not views_of(node)] or nodes
+        # Of an operation that replaces others, torch may record only from what its first result was made.
+        items = [user for node in computing for user in node.users if user.target is operator.getitem]
+        return {name for node in (*computing, *items) for name in self._source_names[node]}
 
     @cached_property
     def _values_by_node(self) -> Mapping[fx.Node, list[str]]:

@@ -199,6 +199,26 @@ def test_a_fault_in_what_writes_over_a_buffer_is_named(kind, op):
     assert report.undisturbed
 
 
+def test_what_replaces_a_pattern_computes_its_operations():
+    """Torch records them at its first result alone; the library call after it computes none of them."""
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(torch.softmax(x @ x.transpose(-2, -1) * 0.5, -1) @ x)
+
+    torch.manual_seed(0)
+    model = module_of(forward, first=nn.Linear(6, 8), last=nn.Linear(8, 3)).eval()
+    report = compare(*recorded(model, torch.randn(1, 4, 8, 6)), backend="inductor")
+
+    rows = {row.op: row for row in report.rows if row.kind != "output"}
+    (attention,) = [row for op, row in rows.items() if "attention" in op]
+    assert report.close
+    assert {"MatMul", "Mul", "Softmax", "Transpose"} <= {*attention.operators}
+    assert attention.source is not None and attention.source.rpartition(":")[0].endswith("test_inductor.py")
+    (last,) = [row for row in report.rows if row.module == "last" and row.kind != "output"]
+    assert "Softmax" not in last.operators
+
+
 def test_an_output_that_is_none_is_no_output():
     """The others are judged, each as itself."""
     # Returns nothing where a caller may ask for something, before and after what it returns.
