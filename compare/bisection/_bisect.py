@@ -183,6 +183,8 @@ def search(report: BisectReport, runner: Runner, *, grow: bool) -> BisectReport:
         candidates += more
         best = runner.without(candidates)
     report = replace(report, candidates=tuple(candidates), best=best.outcome)
+    if not best.outcome.passes and not best.outcome.problem:
+        return report
     # Kinds by themselves first, the last one first: without all of them there may be other errors.
     kinds = dict.fromkeys(switch.kind for switch in reversed(candidates))
     groups = (*([switch for switch in candidates if switch.kind == kind] for kind in kinds), candidates)
