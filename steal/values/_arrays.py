@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -16,14 +17,6 @@ _BITS = {1: (torch.uint8, np.uint8), 2: (torch.uint16, np.uint16), 4: (torch.uin
 NOT_NUMERIC = "SUMm"  # dtype kinds of strings and times, which are stored as bytes
 _OF_OTHERS = 2  # `isbuiltin` of a dtype that NumPy does not have itself
 _LONG_DOUBLES = frozenset("gG")  # longdouble and clongdouble, which torch lacks; also stored as bytes
-# ml_dtypes types that torch lacks or can't compute with, and the narrowest NumPy type that represents them exactly.
-_WIDER: dict[str, np.dtype[Any]] = {
-    **dict.fromkeys(("int1", "int2", "int4"), np.dtype(np.int8)),
-    **dict.fromkeys(("uint1", "uint2", "uint4"), np.dtype(np.uint8)),
-    "bcomplex32": np.dtype(np.complex64),
-    **dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), np.dtype(np.float16)),
-    **dict.fromkeys(("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"), np.dtype(np.float16)),
-}
 _VALID_DTYPE = re.compile(r"[<>|][SUMmiufcb]\d+(\[\w+\])?")  # valid values of "dtype": no object dtypes
 
 
@@ -49,8 +42,8 @@ def array_to_tensor(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | s
         return torch.from_numpy(raw.reshape(*array.shape, dtype.itemsize)), extra | {"dtype": dtype.str}
     if dtype.type.__module__ == "ml_dtypes":
         torch_dtype = dtype_of(dtype.name)
-        if torch_dtype is None and dtype.name in _WIDER:
-            return torch.from_numpy(array.astype(_WIDER[dtype.name])), extra | {"dtype": dtype.name}
+        if torch_dtype is None and (wider := _wider(dtype.name)) is not None:
+            return torch.from_numpy(array.astype(wider)), extra | {"dtype": dtype.name}
         if torch_dtype is None:
             return f"torch has no dtype {dtype}"
         return torch.from_numpy(array.view(_BITS[dtype.itemsize][1])).view(torch_dtype), extra
@@ -62,6 +55,30 @@ def array_to_tensor(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | s
         ), extra  # NumPy has two such types
     except (TypeError, ValueError):
         return f"torch has no dtype {dtype}"
+
+
+@cache
+def _wider(name: str) -> np.dtype[Any] | None:
+    """Return the narrowest NumPy type that represents a type of ml_dtypes exactly; None if there is no such type."""
+    kind = getattr(ml_dtypes, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, np.generic)):
+        return None
+    if name == "bcomplex32":
+        return np.dtype(np.complex64)
+    integer_info: Any = ml_dtypes.iinfo  # its stubs don't say what it takes
+    info: Any = ml_dtypes.finfo
+    try:
+        integers = integer_info(kind)
+    except ValueError:
+        floats = (np.float16, np.float32, np.float64)
+        return next((np.dtype(item) for item in floats if _includes(info(item), info(kind))), None)
+    return np.dtype(np.int8 if integers.min < 0 else np.uint8) if integers.bits <= 8 else None
+
+
+def _includes(wide: Any, narrow: Any) -> bool:
+    """Return whether a floating-point type has the numbers of another one."""
+    smallest, largest = float(narrow.smallest_subnormal), float(narrow.max)
+    return narrow.nmant <= wide.nmant and largest <= float(wide.max) and smallest >= float(wide.smallest_subnormal)
 
 
 def _is_raw(dtype: "np.dtype[Any]") -> bool:
@@ -114,7 +131,7 @@ def tensor_to_array(tensor: torch.Tensor, spec: Spec, count_copy: Callable[[int]
 
 def _with_dtype(array: Any, name: str, count_copy: Callable[[int], None]) -> Any:
     """Return the stored array with the dtype that its spec names."""
-    if name in _WIDER and array.dtype == _WIDER[name]:
+    if (wider := _wider(name)) is not None and array.dtype == wider:
         count_copy(array.nbytes)
         return array.astype(getattr(ml_dtypes, name))
     if not _VALID_DTYPE.fullmatch(name):
