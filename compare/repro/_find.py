@@ -13,6 +13,7 @@ from filch.steal import Records
 from ..common._errors import CompareError
 from ..engine._modules import ModuleRows
 from ..metrics._limits import Limits
+from ..metrics._tolerance import default_tolerance
 from ..provenance._provenance import NodeProvenance
 from ..references._inputs import CapturedCall
 from ..references._references import References, captured_results, result_references
@@ -195,11 +196,12 @@ def _wrong_region(
     constants = parts.graph.constant_values
     has_constants = any(constants.issuperset(node.outputs) for node in parts.graph.nodes if node.name in names)
     for _ in range(_MAX_STEPS):
-        case = parts.case(names)
-        error = 0.0
+        case, error, least = parts.case(names), 0.0, 0.0
         if case is not None:
             error = runner.error(case, source) if source else runner.error_from_captured(case)
-        if case is not None and error:
+        if case is not None and source:  # a distance within the tolerance may be rounding, as of the captured values
+            least = max((default_tolerance(item.dtype).harmonic for item in case.recorded.values()), default=0.0)
+        if case is not None and error > least:
             chosen = source or runner.choose_expected_source(case)
             region = FaultRegion(names, case, chosen or "model", error, has_constants, parts, runner)
             if chosen is not None:
