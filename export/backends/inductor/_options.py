@@ -50,7 +50,7 @@ class InductorOptions:
         use_fp16: compute in float16; inputs and outputs keep their dtypes.
         use_fp16_reduction: with `use_fp16`, whether matrix products on a CUDA device may accumulate in float16.
         config: settings of `torch._inductor.config`, by name.
-        without: the names of decompositions, passes and lowerings to leave out, as `bisect` names them.
+        without: the names of decompositions, passes, patterns and lowerings to leave out, as `bisect` names them.
 
     Raises:
         BackendError: Inductor does not know a name or a value.
