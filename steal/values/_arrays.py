@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -57,7 +57,7 @@ def array_to_tensor(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | s
         return f"torch has no dtype {dtype}"
 
 
-@cache
+@lru_cache(maxsize=2**6)  # a damaged dump may have any names
 def _wider(name: str) -> np.dtype[Any] | None:
     """Return the narrowest NumPy type that represents a type of ml_dtypes exactly; None if there is no such type."""
     kind = getattr(ml_dtypes, name, None)

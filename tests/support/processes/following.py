@@ -3,12 +3,13 @@
 import io
 import re
 import shlex
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
 from .commands import run
-from .forked import run_python
 
 _NEXT = re.compile(r"^Next, [^\n]*:\n  (\S[^\n]*)$", flags=re.MULTILINE)
 _MAX_COMMANDS = 8
@@ -36,7 +37,8 @@ def follow(command: str) -> Followed:
         commands.append(command)
         program, *arguments = shlex.split(command)
         if program == "python":
-            done = run_python(*arguments)
+            # As a user runs it: in a fork of a process with threads of OpenMP, a convolution may wait for them forever.
+            done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
             repro = Path(arguments[0]).parent if done.returncode == 1 else None
             return Followed(tuple(commands), repro, done.stdout + done.stderr)
         with redirect_stdout(io.StringIO()) as printed, redirect_stderr(printed):
