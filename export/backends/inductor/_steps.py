@@ -144,9 +144,10 @@ class Steps:
 
 def _decomposed_by_kernels() -> Iterator[Any]:
     """Yield the operators of PyTorch with a kernel in Python that calls other operators."""
+    packet_type, operator_type = _torch.OpOverloadPacket, _torch.OpOverload  # each name is looked up when it is read
     for packet in tuple(vars(torch.ops.aten).values()):
-        for operator in tuple(vars(packet).values()) if isinstance(packet, _torch.OpOverloadPacket) else ():
-            if isinstance(operator, _torch.OpOverload) and _DECOMPOSES & operator.py_kernels.keys():
+        for operator in tuple(vars(packet).values()) if isinstance(packet, packet_type) else ():
+            if isinstance(operator, operator_type) and _DECOMPOSES & operator.py_kernels.keys():
                 yield operator
 
 
