@@ -1,19 +1,18 @@
 """A part of a program, with inputs to run it alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import onnx_ir as ir
 import torch
-from onnx_ir import tensor_adapters
 from torch import fx
 
-from filch.export import Program
-from filch.export.evaluation._onnx_node import evaluate
-from filch.export.operators._in_float64 import in_float64
+from filch.export import ExportError, Program
 
+from ..common._dtypes import declared_dtype
+from ..runs._evaluation import Float64Evaluator, ProgramRun, RunOptions
+from ..runs._onnx_original import OnnxOriginal
 from ._result import Size
 
 Tensors = Mapping[str, torch.Tensor]
@@ -53,17 +52,15 @@ class Case:
         """Return the outputs that the ONNX model has in float64, rounded to their dtypes; None if it is not defined."""
         if self.model is None:
             return None
-        values: dict[str, Any] = {name: in_float64(item) for name, item in {**self.inputs, **self.initializers}.items()}
+        program = Program(self.model)
+        evaluator = Float64Evaluator(replace(program, original=OnnxOriginal(self.model)))
+        run = ProgramRun(evaluator, self.model_inputs, RunOptions(self.outputs, noisy=False))
         try:
-            for node in self.model.graph:
-                values |= evaluate(self.model, node, values)
-        except LookupError:  # a node before has no value in float64
+            found = {name: (run.computed(name) or (None,))[0] for name in self.outputs}
+        except ExportError:  # a node takes longer than the time limit
             return None
-        declared = {output.name: output.dtype for output in self.model.graph.outputs if output.dtype is not None}
-        dtypes = {name: tensor_adapters.to_torch_dtype(dtype) for name, dtype in declared.items()}
-        found = {name: values.get(name) for name in self.outputs}
         tensors = {
-            name: item.to(dtypes.get(name, item.dtype))
+            name: item.to(declared_dtype(program.graph, name) or item.dtype)
             for name, item in found.items()
             if isinstance(item, torch.Tensor)
         }
